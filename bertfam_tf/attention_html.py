@@ -63,8 +63,8 @@ def attention_html(tokens: Sequence[str], layers: Sequence[np.ndarray]) -> str:
     """Elements with a choice of layer and head, and their script; for one page once.
 
     Args:
-        tokens: names of the tokens.
-        layers: of each layer (heads, queries, keys), probabilities.
+        tokens: the names of the tokens.
+        layers: the probabilities (heads, queries, keys) of each layer.
     """
     data = {
         "tokens": list(tokens),
@@ -83,12 +83,12 @@ def attention_html(tokens: Sequence[str], layers: Sequence[np.ndarray]) -> str:
 
 
 def page(title: str, body: str, style: str = "") -> str:
-    """A whole page.
+    """Returns a whole HTML page.
 
     Args:
-        title: of the page, escaped.
+        title: the title of the page, escaped.
         body: HTML.
-        style: CSS beside ``STYLE``.
+        style: CSS in addition to ``STYLE``.
     """
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'

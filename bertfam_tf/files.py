@@ -36,7 +36,7 @@ _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 _SCRATCH = re.compile(r"\.(?P<target>.+)\.[a-z0-9_]{8}\.tmp")
 _OWNER = re.compile(rb"process \d+ on ")
-# What a new disk contains, and the lock of the process that looks.
+# The directory of a new disk, and the lock of the process that checks.
 _NO_CONTENT = {LOCK, "lost+found"}
 _SHOWN, _LONGEST = 3, 200
 # Arguments of ``check_kind``.
@@ -157,10 +157,10 @@ def remove_leftovers(target: str | os.PathLike[str], *, inside: bool = False) ->
     target = _real_path(target)
     parent = target if inside else target.parent
     name = re.compile(re.escape(f".{target.name}.") + r"[a-z0-9_]{8}\.tmp")
-    found: list[Path] = []
+    leftovers: list[Path] = []
     with suppress(OSError):  # missing, or not readable by this user
-        found = [path for path in parent.iterdir() if name.fullmatch(path.name)]
-    for path in found:
+        leftovers = [path for path in parent.iterdir() if name.fullmatch(path.name)]
+    for path in leftovers:
         try:
             lock = _lock(path / LOCK)
         except OSError:  # in use, or not writable by this user
@@ -182,16 +182,16 @@ def check_new(target: str | os.PathLike[str], expected: str = "") -> None:
 
     Args:
         target: the output directory.
-        expected: what else it may be, for the error, such as "an index".
+        expected: the other allowed content, for the error, such as "an index".
 
     Raises:
         FileExistsError: if it is a file or contains files; the message names some of them.
     """
     remove_leftovers(target)
-    found = _content(Path(target), strict=True)
-    if found is not None:
+    content = _content(Path(target), strict=True)
+    if content is not None:
         raise FileExistsError(
-            f"{target} {found}; it is not overwritten: expected a new or empty directory"
+            f"{target} {content}; it is not overwritten: expected a new or empty directory"
             f"{expected and ', or '}{expected}."
         )
 
@@ -230,10 +230,10 @@ def resume(
 
     Args:
         output: a file or directory.
-        descriptions: files that describe its job, if it was started.
-        job: what determines the content, as JSON values.
+        descriptions: the files that describe its job, if it was started.
+        job: everything that determines the content, as JSON values.
         read: reads a description, as a dict with the keys of a job.
-        contents: what the job writes, for errors, such as "an index".
+        contents: a name for the output, for errors, such as "an index".
 
     Returns:
         Whether the output was started before; otherwise it is missing or an empty directory.
@@ -262,10 +262,10 @@ def resume(
                 f"{output} has {contents} with other settings ({file}: "
                 f"{'; '.join(different[:_SHOWN])}{more}); choose another output, or remove it."
             )
-    found = None if described else _content(Path(output))
-    if found is not None:
+    content = None if described else _content(Path(output))
+    if content is not None:
         raise ValueError(
-            f"{output} {found}, and nothing that describes {contents}. Choose another output, or "
+            f"{output} {content}, and nothing that describes {contents}. Choose another output, or "
             "move what it contains; nothing was changed."
         )
     return described
@@ -294,11 +294,11 @@ def remove_files(directory: Path, patterns: Iterable[str]) -> None:
 
 
 def keep_others(old: Path, new: Path, own: Collection[str]) -> None:
-    """Copies the files which a directory has besides its own to the one that will replace it.
+    """Copies a directory's foreign files to the directory that will replace it.
 
     Args:
         old: the directory that is replaced.
-        new: the one that replaces it, on the same file system; its files are kept.
+        new: the directory that replaces it, on the same file system; its files are kept.
         own: relative paths of the files that the writer of ``old`` wrote.
     """
     for file in old.rglob("*"):
@@ -316,7 +316,7 @@ def keep_others(old: Path, new: Path, own: Collection[str]) -> None:
 
 
 def remove_all_leftovers(directory: Path, pattern: str = "*") -> None:
-    """As ``remove_leftovers``, of all targets in a directory whose names match a pattern."""
+    """Removes the leftovers of all targets in a directory whose names match a pattern."""
     for path in directory.glob(".*.tmp"):
         name = _SCRATCH.fullmatch(path.name)
         if name and fnmatchcase(name["target"], pattern):
@@ -443,7 +443,7 @@ def _real_path(target: str | os.PathLike[str]) -> Path:
 
 
 def _with_target(error: OSError, target: Path) -> OSError:
-    """The error with the target in place of a temporary path."""
+    """Returns the error with the target in place of a temporary path."""
     if error.errno is None:
         return error
     text = (error.strerror or os.strerror(error.errno)).removesuffix(_CONSEQUENCE)
@@ -466,9 +466,9 @@ def _exchange(one: Path, other: Path) -> bool:
 
 def _sync(path: Path) -> None:
     """Flushes a file, or a directory and everything in it, to disk."""
-    for each in path.rglob("*") if path.is_dir() else ():
-        if not each.is_symlink():
-            _sync_one(each)
+    for inner in path.rglob("*") if path.is_dir() else ():
+        if not inner.is_symlink():
+            _sync_one(inner)
     _sync_one(path)
 
 

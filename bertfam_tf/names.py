@@ -12,9 +12,9 @@ _REPR.maxlist = _REPR.maxtuple = _REPR.maxdict = 12
 
 
 def unknown(kind: str, given: str, known: Iterable[str]) -> str:
-    """An error message with the unknown name, the most similar known one, and all known ones.
+    """Returns an error message with the unknown name, the most similar one, and all known ones.
 
-    Of names from a file, such as the columns of a table, the text is cut after 2,000 characters.
+    The list of known names, which may be a file's columns, is cut after 2,000 characters.
     """
     given, names = truncated(given), sorted(truncated(name) for name in known)
     near = get_close_matches(given, names, n=1)
@@ -23,14 +23,14 @@ def unknown(kind: str, given: str, known: Iterable[str]) -> str:
 
 
 def join_names(names: Iterable[str], limit: int = 12) -> str:
-    """Names for an error message, at most ``limit`` of them."""
+    """Joins names for an error message, at most ``limit`` of them."""
     names = list(names)
     rest = f", … and {len(names) - limit} more" if len(names) > limit else ""
     return ", ".join(names[:limit]) + rest
 
 
 def truncated(text: object, limit: int = 300) -> str:
-    """The text, truncated to ``limit`` characters; for an error without text, its type."""
+    """Returns the text, truncated to ``limit`` characters; for an error without text, its type."""
     whole = str(text)
     if not whole and isinstance(text, BaseException):
         whole = type(text).__name__
@@ -38,12 +38,12 @@ def truncated(text: object, limit: int = 300) -> str:
 
 
 def truncated_repr(value: Any) -> str:
-    """The ``repr`` of a value; the middle of a long one is omitted."""
+    """Returns the ``repr`` of a value; the middle of a long one is omitted."""
     return _REPR.repr(value)
 
 
 def unexpected(function: str, given: Iterable[str], known: Iterable[str]) -> str:
-    """An error message for a keyword argument that a function does not have."""
+    """Returns an error message for a keyword argument that a function does not have."""
     name = next(iter(given))
     return (
         f"{function}() got an unexpected keyword argument {name!r}. "

@@ -99,13 +99,13 @@ def read_json(file: Path, error: type[ValueError] = ValueError) -> Any:
 
 
 def is_shallow(content: Any) -> bool:
-    """Whether parsed JSON is nested at most ``MAX_JSON_DEPTH`` levels deep."""
+    """Returns whether parsed JSON is nested at most ``MAX_JSON_DEPTH`` levels deep."""
     level = [content] if isinstance(content, dict | list) else []
     for _ in range(MAX_JSON_DEPTH):
         level = [
             inner
-            for each in level
-            for inner in (each.values() if isinstance(each, dict) else each)
+            for value in level
+            for inner in (value.values() if isinstance(value, dict) else value)
             if isinstance(inner, dict | list)
         ]
     return not level
@@ -178,10 +178,10 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) != len(pairs):
         raise ValueError(f"the key {truncated(_repeated(key for key, _ in pairs))!r} appears twice")
-    return found
+    return mapping
 
 
 def _repeated(names: Iterable[str]) -> str:

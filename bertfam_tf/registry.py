@@ -30,8 +30,8 @@ class Family:
         tokenizer: the tokenizer of the published checkpoints.
         heads: the family's published heads, by our names.
         objectives: the pretraining objectives of its paper, as recipes name them.
-        huggingface: names in Hugging Face's checkpoints; None if Hugging Face lacks the family.
-        formats: names in the checkpoints of other libraries, by format.
+        huggingface: the names in Hugging Face's checkpoints; None if Hugging Face lacks the family.
+        formats: the names in the checkpoints of other libraries, by format.
         indices: letters in braces in the paths of the tables -> the config field with their count.
         pools_first: whether ``pooled_output`` is computed from the first token alone.
     """
@@ -64,7 +64,7 @@ class Family:
         return "clm" in self.objectives and "causal_lm" in self.heads
 
     def counts(self, path: str, config: Any) -> dict[str, int]:
-        """The number of values of each letter in braces in a path."""
+        """Returns the number of values of each letter in braces in a path."""
         return {
             letter: getattr(config, counted)
             for letter, counted in self.indices.items()
@@ -91,9 +91,9 @@ class Convention:
     """The suffixes that a library appends to a layer's name for its weights.
 
     Attributes:
-        kernel, bias: of a dense layer.
-        gamma, beta: of a layer norm.
-        table: of an embedding.
+        kernel, bias: the suffixes of a dense layer's weights.
+        gamma, beta: the suffixes of a layer norm's weights.
+        table: the suffix of an embedding's weight.
     """
 
     kernel: str
@@ -105,7 +105,7 @@ class Convention:
     def dense(
         self, path: str, theirs: str, heads: Literal["in", "out"] | None = None, bias: bool = True
     ) -> dict[str, str]:
-        """The entries of a dense layer; ``heads`` is the axis that the library splits by head."""
+        """Returns the entries of a dense layer; ``heads`` is the library's axis of heads."""
         kernel = {"in": "|H0", "out": "|H1", None: ""}[heads]
         rows = {f"{path}/kernel": theirs + self.kernel + kernel}
         if bias:
@@ -113,12 +113,12 @@ class Convention:
         return rows
 
     def norm(self, path: str, theirs: str, bias: bool = True) -> dict[str, str]:
-        """The entries of a layer norm."""
+        """Returns the entries of a layer norm."""
         gamma = {f"{path}/gamma": theirs + self.gamma}
         return gamma | ({f"{path}/beta": theirs + self.beta} if bias else {})
 
     def embedding(self, path: str, theirs: str) -> dict[str, str]:
-        """The entry of an embedding."""
+        """Returns the entry of an embedding."""
         return {f"{path}/embeddings": theirs + self.table}
 
 
@@ -272,7 +272,7 @@ class HeadSpec:
     required: Mapping[str, tuple] = field(default_factory=dict)
 
     def weights(self, name: str) -> dict[str, str]:
-        """Hugging Face's names of the weights of a head with that name."""
+        """Returns Hugging Face's names of the weights of a head with that name."""
         pairs = [pair for part in self.parts for pair in part.weights().items()]
         return {f"{name}_head/{path}": theirs for path, theirs in pairs}
 
@@ -316,7 +316,7 @@ class HuggingFaceNames:
         required: config keys that change the computation -> the supported values.
         weights: our variable path -> their tensor.
         ignored: regular expressions of tensor names that are not weights of the encoder.
-        copies: name of a tensor that duplicates another -> name of the other.
+        copies: the name of a tensor that duplicates another -> name of the other.
         aliases: start of a tensor's name in checkpoints of another layout -> its start in this one;
             the first that fits.
         defaults: values of missing config keys, if they differ from our fields' defaults.
@@ -340,7 +340,7 @@ class HuggingFaceNames:
     classes: Mapping[str, str] = field(default_factory=dict)
 
     def class_of(self, head: str | None) -> str:
-        """Their class of a model with that head; ``None`` for the model without a head."""
+        """Returns their class of a model with that head; ``None`` stands for no head."""
         if head is None:
             return f"{self.model}Model"
         return self.model + (self.classes.get(head) or CLASSES[head])
@@ -417,17 +417,17 @@ def register(family: Family) -> Family:
 
 
 def families() -> list[str]:
-    """The names of all registered families, sorted."""
+    """Returns the names of all registered families, sorted."""
     return sorted(_FAMILIES)
 
 
 def all_families() -> list[Family]:
-    """All registered families, in the order of their registration."""
+    """Returns all registered families, in the order of their registration."""
     return list(_FAMILIES.values())
 
 
 def of_model_type(model_type: Any) -> Family | None:
-    """The first registered family with that Hugging Face ``model_type``, or None."""
+    """Returns the first registered family with that Hugging Face ``model_type``, or None."""
     for family in _FAMILIES.values():
         if family.huggingface and family.huggingface.model_type == model_type:
             return family
@@ -435,20 +435,20 @@ def of_model_type(model_type: Any) -> Family | None:
 
 
 def of_format(format: str) -> dict[str, Family]:
-    """The families that have names in that format, by their name in the format.
+    """Returns the families that have names in that format, by their name in the format.
 
     If several have the same name, the one that was registered first.
     """
-    found: dict[str, Family] = {}
+    by_name: dict[str, Family] = {}
     for family in _FAMILIES.values():
         if format in family.formats:
             for kind in family.formats[format].kinds:
-                found.setdefault(kind, family)
-    return found
+                by_name.setdefault(kind, family)
+    return by_name
 
 
 def get(name: str) -> Family:
-    """The family with that name; raises ``ValueError`` if there is none."""
+    """Returns the family with that name; raises ``ValueError`` if there is none."""
     if name not in _FAMILIES:
         raise ValueError(unknown("family", name, _FAMILIES))
     return _FAMILIES[name]

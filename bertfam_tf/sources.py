@@ -22,7 +22,7 @@ class UnrepresentableError(CheckpointError):
     """A model or tokenizer that a format cannot represent."""
 
 
-# Of this package's own format: the description of a model, and the folder of its tokenizer.
+# Files of this package's own format: the description of a model, and the folder of its tokenizer.
 DESCRIPTION, TOKENIZER = "bertfam.json", "tokenizer"
 # What pretraining writes beside a model for pretraining that goes on: a checkpoint of its own, and
 # weights by variable path.
@@ -82,7 +82,7 @@ _OTHER_FILES = ("*.weights.h5", "*.index", "*.data-*", "assets", "assets/*", "as
 
 
 def resolve(path: str | Path) -> Path:
-    """The local directory of a checkpoint.
+    """Returns the local directory of a checkpoint.
 
     Args:
         path: a directory; ``package:NAME`` for a Python package that contains a checkpoint, whose
@@ -92,7 +92,7 @@ def resolve(path: str | Path) -> Path:
             ``hf://…``), downloaded by KerasHub (and its cache).
 
     Raises:
-        CheckpointError: for an unknown directory, package or hub id, or a package whose weights
+        CheckpointError: if the directory, package or hub id is unknown, or the package's weights
             are not the published file.
     """
     text = str(path)
@@ -142,7 +142,7 @@ def reject_external_links(path: str | Path, directory: Path) -> None:
         directory: its result.
 
     Raises:
-        CheckpointError: for such a link; the message names it and its target.
+        CheckpointError: if there is such a link; the message names it and its target.
     """
     if str(path).startswith("package:"):
         return
@@ -164,7 +164,7 @@ def reject_external_links(path: str | Path, directory: Path) -> None:
 
 
 def sha256(file: Path) -> str:
-    """The file's sha256 as lower-case hexadecimal digits."""
+    """Returns the file's sha256 as lower-case hexadecimal digits."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
@@ -183,10 +183,10 @@ def _package(name: str) -> Path:
     weights = directory / "model.safetensors"
     if not weights.is_file():
         raise CheckpointError(f"The package {name} has no {folder}/model.safetensors.")
-    found = sha256(weights)
-    if found != expected:
+    actual = sha256(weights)
+    if actual != expected:
         raise CheckpointError(
-            f"{weights} is not the published file: its sha256 is {found}, expected {expected}."
+            f"{weights} is not the published file: its sha256 is {actual}, expected {expected}."
         )
     return directory
 
@@ -245,7 +245,7 @@ def _no_checkpoint(name: str, presets: Iterable[str] = ()) -> str:
 
 def _hub(repository: str) -> Path:
     first, *others = _HUB_WEIGHTS
-    # A pattern is one of the whole path: "*.json" and "*.safetensors" are those of all folders.
+    # A pattern is one of the whole path: "*.json" and "*.safetensors" match in all folders.
     directory = _download(repository, _HUB_FILES + first)
     for folder in _folders_with_weights(directory):
         for weights in others:
@@ -271,7 +271,7 @@ def _download(repository: str, patterns: list[str]) -> Path:
 
 
 def _folders_with_weights(directory: Path) -> list[str]:
-    """The folders whose weights are needed: those that ``modules.json`` names, or the root.
+    """Returns the folders whose weights are needed: those that ``modules.json`` names, or the root.
 
     A list that is not valid counts as none: reading the checkpoint reports it.
     """
@@ -280,12 +280,12 @@ def _folders_with_weights(directory: Path) -> list[str]:
         listed = parsing.read_json(file, CheckpointError) if file.is_file() else []
     except CheckpointError:
         listed = []
-    found = [
-        each["path"]
-        for each in (listed if isinstance(listed, list) else [])
-        if isinstance(each, dict)
-        and str(each.get("type")).endswith(_WITH_WEIGHTS)
-        and isinstance(each.get("path"), str)
-        and _FOLDER.fullmatch(each["path"])
+    folders = [
+        entry["path"]
+        for entry in (listed if isinstance(listed, list) else [])
+        if isinstance(entry, dict)
+        and str(entry.get("type")).endswith(_WITH_WEIGHTS)
+        and isinstance(entry.get("path"), str)
+        and _FOLDER.fullmatch(entry["path"])
     ]
-    return found or [""]
+    return folders or [""]

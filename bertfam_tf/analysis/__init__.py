@@ -1,4 +1,4 @@
-"""What a model attends to, which heads it needs, and which words made its answer."""
+"""Analysis of attention, of heads, and of the words on which an answer depends."""
 
 from bertfam_tf.analysis.attention import AttentionMaps, attention_maps
 from bertfam_tf.analysis.attribution import Attribution, explain

@@ -1,4 +1,4 @@
-"""What each head attends to."""
+"""Attention probabilities of each head."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class AttentionMaps:
     """The attention probabilities of one example.
 
     Attributes:
-        example: its tokens and words.
-        layers: of each layer float32 (heads, queries, keys): each query's probabilities, whose sum
+        example: the example, with its tokens and words.
+        layers: float32 (heads, queries, keys) for each layer: each query's probabilities, whose sum
             is 1. Layers may have different numbers of heads.
     """
 
@@ -30,14 +30,14 @@ class AttentionMaps:
         return self.example.names
 
     def to_special(self) -> list[np.ndarray]:
-        """Of each layer float32 (heads, special tokens): the mean probability that tokens of words
-        give to each special token (Kovaleva et al. 2019, arXiv 1908.08593)."""
+        """Returns the mean attention of words' tokens to each special token (Kovaleva et al. 2019,
+        arXiv 1908.08593): float32 (heads, special tokens) for each layer."""
         special = self.example.special
         return [x[:, ~special][:, :, special].mean(axis=1) for x in self.layers]
 
     def between(self, first: tuple[int, ...], second: tuple[int, ...]) -> list[np.ndarray]:
-        """Of each layer float32 (heads,): the mean probability that tokens of one word give to
-        those of another, such as of a verb to those of its subject.
+        """Returns the mean attention of one word's tokens to another word's, such as of a verb to
+        its subject: float32 (heads,) for each layer.
 
         Args:
             first, second: ``Word.tokens``.
@@ -45,27 +45,29 @@ class AttentionMaps:
         return [x[:, list(first)][:, :, list(second)].sum(-1).mean(-1) for x in self.layers]
 
     def rollout(self) -> np.ndarray:
-        """Attention through all layers, float32 (queries, keys), with residual connections.
+        """Computes the rollout of attention through all layers, float32 (queries, keys).
 
         Abnar and Zuidema 2020, arXiv 2005.00928: the product over layers of the mean over heads,
         each averaged with the identity.
         """
-        found = np.eye(len(self.tokens), dtype="float32")
-        for each in self.layers:
-            found = (each.mean(axis=0) + np.eye(len(found), dtype="float32")) / 2 @ found
-        return found
+        product = np.eye(len(self.tokens), dtype="float32")
+        for probabilities in self.layers:
+            product = (
+                (probabilities.mean(axis=0) + np.eye(len(product), dtype="float32")) / 2 @ product
+            )
+        return product
 
 
 def attention_maps(task: Task, x: Any) -> AttentionMaps:
-    """The attention of a task's backbone on one example.
+    """Returns the attention of a task's backbone on one example.
 
     Args:
         task: a task whose backbone has attention, and whose examples are one row of tokens.
         x: a text; a tuple or a dict of texts for tasks with several.
 
     Raises:
-        ValueError: for a backbone without attention, for a task whose examples are several rows,
-            or for other texts than the task takes.
+        ValueError: if the backbone has no attention, the task's examples are several rows, or the
+            texts do not fit the task.
     """
     backbone = task.backbone
     if "attention_scores" not in backbone.output:
@@ -73,5 +75,5 @@ def attention_maps(task: Task, x: Any) -> AttentionMaps:
     example = packed_example(task, texts_of_example(task, x))
     name = "attention_probabilities"
     kept = {n: x for n, x in example.inputs.items() if n in backbone.token_inputs}
-    found = backbone(kept, training=False, outputs=name)[name]
-    return AttentionMaps(example, [keras.ops.convert_to_numpy(each)[0] for each in found])
+    layers = backbone(kept, training=False, outputs=name)[name]
+    return AttentionMaps(example, [keras.ops.convert_to_numpy(layer)[0] for layer in layers])

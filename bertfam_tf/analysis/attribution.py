@@ -1,4 +1,4 @@
-"""Which words made the answer: integrated gradients."""
+"""Attribution of an answer to words by integrated gradients."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Attribution:
     """How much each word of an example adds to a score.
 
     Attributes:
-        example: its tokens and words.
+        example: the example, with its tokens and words.
         target: the label, or the word and its tag.
-        score: of the target, before the softmax.
+        score: the score of the target, before the softmax.
         baseline: the score if no word had an embedding.
         tokens: float32 (length,); their sum is ``score`` less ``baseline``, up to the error of the
             integral.
@@ -46,7 +46,7 @@ class Attribution:
 
 
 def explain(task: Task, x: Any, target: Any = None, *, steps: int = 32) -> Attribution:
-    """Integrated gradients (Sundararajan et al. 2017, arXiv 1703.01365) of a task's answer.
+    """Computes integrated gradients (Sundararajan et al. 2017, arXiv 1703.01365) of an answer.
 
     The path goes from a text whose words have embeddings of 0 to the text itself; special tokens,
     positions and segments stay. The integral is a Gauss-Legendre quadrature.
@@ -58,11 +58,11 @@ def explain(task: Task, x: Any, target: Any = None, *, steps: int = 32) -> Attri
             answer of ``predict``; None
             for the answer, for regressors and for question answering, whose score is the sum of
             the logits of start and end.
-        steps: points of the integral.
+        steps: the number of points of the integral.
 
     Raises:
-        ValueError: for another task or target, a backbone whose embeddings are not of tokens, or
-            other texts than the task takes.
+        ValueError: if the task or target is of another kind, the backbone's embeddings are not of
+            tokens, or the texts do not fit the task.
     """
     table = task.backbone.parts.get(_TABLE)
     if table is None:
@@ -89,7 +89,7 @@ def explain(task: Task, x: Any, target: Any = None, *, steps: int = 32) -> Attri
 def _scores(
     task: Task, table: Any, example: Example, points: tf.Tensor, places: list[tuple[int, ...]]
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Scores (points,) for embeddings of tokens (points, length, width), and their gradients."""
+    """Computes scores (points,) for embeddings (points, length, width), and their gradients."""
     count = points.shape[0]
     inputs = {n: tf.repeat(each, count, axis=0) for n, each in example.inputs.items()}
     with tf.GradientTape() as tape:
@@ -107,7 +107,7 @@ def _scores(
 def _target(
     task: Task, example: Example, logits: np.ndarray, target: Any
 ) -> tuple[list[tuple[int, ...]], str]:
-    """The indices of the target's scores in an example's logits, and its name."""
+    """Returns the indices of the target's scores in an example's logits, and its name."""
     names, words = task.class_names, example.words
     if task.head_name == "span" or logits.ndim < 1 or (logits.ndim == 1 and not names):
         if target is not None:
@@ -142,7 +142,7 @@ def _target(
 
 
 def _best_span(words: list[Word], logits: np.ndarray) -> tuple[list[tuple[int, ...]], str]:
-    """Of logits (length, 2): the best start and end in the context, and their words."""
+    """Finds the best start and end in the context by logits (length, 2), and their words."""
     context = [word for word in words if word.feature == words[-1].feature]
     scores = {
         (i, j): logits[first.tokens[0], 0] + logits[last.tokens[-1], 1]

@@ -1,4 +1,4 @@
-"""Which heads and hidden units a task needs: switched off one by one, or by their gradients."""
+"""Importance of heads and hidden units, by switching them off or by their gradients."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _MODES = get_args(Mode)
 
 
 class Ablation(NamedTuple):
-    """What the score is without heads.
+    """Scores of a model without some of its heads.
 
     Fields:
-        score: of the whole model.
-        heads: of each layer float (heads,): the score without that head, less ``score``.
+        score: the score of the whole model.
+        heads: float (heads,) for each layer: the score without that head, minus ``score``.
         layers: float (layers,): the same without all heads of a layer.
     """
 
@@ -40,12 +40,12 @@ class Ablation(NamedTuple):
 
 
 class Importance(NamedTuple):
-    """What the loss depends on.
+    """Importance of heads and hidden units for the loss.
 
     Fields:
-        heads: of each layer float (heads,): the mean over examples of the absolute gradient of the
+        heads: float (heads,) for each layer: the mean over examples of the absolute gradient of the
             loss with respect to a factor on the head's output.
-        units: of each layer float (units,), the same of the feed-forward's hidden units.
+        units: float (units,) for each layer: the same for the feed-forward's hidden units.
     """
 
     heads: list[np.ndarray]
@@ -53,24 +53,24 @@ class Importance(NamedTuple):
 
 
 def attentions(backbone: Backbone) -> list[Attention]:
-    """The attention of each block; blocks that share one have it once.
+    """Returns the attention of each block; blocks that share one have it once.
 
     Raises:
-        ValueError: for a backbone without attention.
+        ValueError: if the backbone has no attention.
     """
-    found = [
+    layers = [
         layer
         for block in blocks_of(backbone)
         for layer in block._flatten_layers()
         if isinstance(layer, Attention)
     ]
-    if not found:
+    if not layers:
         raise ValueError(f"The {backbone.family} backbone has no attention.")
-    return found
+    return layers
 
 
 def feed_forwards(backbone: Backbone) -> list[layers.FeedForward]:
-    """The feed-forward layers of all blocks."""
+    """Returns the feed-forward layers of all blocks."""
     return [
         layer
         for block in blocks_of(backbone)
@@ -80,15 +80,15 @@ def feed_forwards(backbone: Backbone) -> list[layers.FeedForward]:
 
 
 def _outputs_of_parts(layer: keras.layers.Layer) -> tuple[keras.Variable, int, int]:
-    """The kernel that adds up heads or units, the axis of them and their number."""
+    """Returns the kernel that adds up heads or units, the axis of them and their number."""
     dense = layer.output_dense
     kernel = dense._kernel if isinstance(dense, keras.layers.Dense) else dense.kernel
-    [found] = [each for each in splits(layer) if each[0] is kernel]
-    return found
+    [split] = [candidate for candidate in splits(layer) if candidate[0] is kernel]
+    return split
 
 
 def _kernels_by_head(layer: Attention) -> list[keras.Variable]:
-    """The weights whose rows belong to heads: the output kernel, and LoRA's first factor of it."""
+    """Returns the weights with rows by head: the output kernel, and LoRA's first factor."""
     dense = layer.output_dense
     kernel, *_ = _outputs_of_parts(layer)
     return [kernel, dense.lora_kernel_a] if getattr(dense, "lora_enabled", False) else [kernel]
@@ -103,23 +103,23 @@ _Off = Callable[[Heads], contextlib.AbstractContextManager[None]]
 def without_heads(
     model: Task | Backbone, heads: Heads, *, mode: Mode | str = "zero"
 ) -> Iterator[None]:
-    """A context in which heads of a model are off.
+    """Returns a context in which heads of a model are off.
 
     Args:
         model: a task, or a backbone.
-        heads: indices of heads by index of the layer, from 0.
+        heads: the indices of heads by index of the layer, from 0.
         mode: the output of a head that is off. ``"zero"``: nothing, as with a mask of 0 on it
-            (Michel et al. 2019, arXiv 1905.10650), which is what ``prune`` takes out. Every graph
-            that reads the weights is without the heads; none is traced again. ``"uniform"``: the
-            mean of the values that a query may attend to, each with the probability 1 / L, whatever
-            their scores (Kovaleva et al. 2019, arXiv 1908.08593, "Disabling self-attention heads").
-            The graphs of ``model`` are traced again, inside the context and after it, and its
-            output ``attention_probabilities`` stays as without this context.
+            (Michel et al. 2019, arXiv 1905.10650), which has the same effect as ``prune``. Every
+            graph that reads the weights is without the heads; none is traced again. ``"uniform"``:
+            the mean of the values that a query may attend to, each with the probability 1 / L,
+            whatever their scores (Kovaleva et al. 2019, arXiv 1908.08593, "Disabling self-attention
+            heads"). The graphs of ``model`` are traced again, inside the context and after it, and
+            its output ``attention_probabilities`` stays as without this context.
 
     Raises:
-        ValueError: for a layer or head that is not there, an unknown mode, or if nothing that was
-            computed inside with ``"uniform"`` had switches: a graph that was traced before, such
-            as a task's where ``model`` is only its backbone.
+        ValueError: if a layer or head does not exist, the mode is unknown, or nothing that ran
+            inside with ``"uniform"`` had switches: a graph that was traced before, such as a task's
+            where ``model`` is only its backbone.
     """
     with _switches(model, mode) as off, off(heads):
         yield
@@ -127,18 +127,18 @@ def without_heads(
 
 @contextlib.contextmanager
 def _switches(model: Task | Backbone, mode: Mode | str) -> Iterator[_Off]:
-    """A context with a function that switches heads off, without another trace of a graph."""
+    """Returns a context with a function that switches heads off without tracing a graph again."""
     if mode not in _MODES:
         raise ValueError(unknown("mode", mode, _MODES))
-    found = attentions(_backbone(model))
+    layers = attentions(_backbone(model))
     if mode == "zero":
-        yield functools.partial(_zero_heads, found)
+        yield functools.partial(_zero_heads, layers)
         return
-    switches = [_Switch(each) for each in found]
+    switches = [_Switch(switch) for switch in layers]
     with contextlib.ExitStack() as stack:
         stack.callback(_trace_again, model)
-        for each in switches:
-            stack.enter_context(each)
+        for switch in switches:
+            stack.enter_context(switch)
         _trace_again(model)
         yield functools.partial(_uniform_heads, switches)
 
@@ -146,16 +146,16 @@ def _switches(model: Task | Backbone, mode: Mode | str) -> Iterator[_Off]:
 def _trace_again(model: Task | Backbone) -> None:
     if isinstance(model, Task):
         model.forget_graphs()
-    # Not that of a training step, which may be running: its callbacks may score heads.
+    # A new function, not a running training step's: its callbacks may score heads.
     model.test_function = model.predict_function = None
 
 
 def _chosen(heads: Heads, counts: Sequence[int]) -> dict[int, list[int]]:
-    chosen = {index: list(each) for index, each in heads.items()}
-    for index, each in chosen.items():
+    chosen = {index: list(heads_of_layer) for index, heads_of_layer in heads.items()}
+    for index, heads_of_layer in chosen.items():
         if not 0 <= index < len(counts):
             raise ValueError(f"Layers are from 0 to {len(counts) - 1}, got {index}.")
-        wrong = [head for head in each if not 0 <= head < counts[index]]
+        wrong = [head for head in heads_of_layer if not 0 <= head < counts[index]]
         if wrong:
             last = counts[index] - 1
             raise ValueError(f"Heads of layer {index} are from 0 to {last}, got {wrong[0]}.")
@@ -163,12 +163,12 @@ def _chosen(heads: Heads, counts: Sequence[int]) -> dict[int, list[int]]:
 
 
 @contextlib.contextmanager
-def _zero_heads(found: Sequence[Attention], heads: Heads) -> Iterator[None]:
+def _zero_heads(layers: Sequence[Attention], heads: Heads) -> Iterator[None]:
     before = []
-    for index, chosen in _chosen(heads, [each.num_heads for each in found]).items():
+    for index, chosen in _chosen(heads, [layer.num_heads for layer in layers]).items():
         # The rows of the output kernel that belong to a head are 0, as its output times 0 would be.
-        _, axis, parts = _outputs_of_parts(found[index])
-        for variable in _kernels_by_head(found[index]):
+        _, axis, parts = _outputs_of_parts(layers[index])
+        for variable in _kernels_by_head(layers[index]):
             before.append((variable, variable.numpy()))
             values = np.moveaxis(before[-1][1].copy(), axis, 0)
             by_head = values.reshape(parts, -1, *values.shape[1:])
@@ -215,7 +215,7 @@ class _Switch:
 
 @contextlib.contextmanager
 def _uniform_heads(switches: Sequence[_Switch], heads: Heads) -> Iterator[None]:
-    chosen = _chosen(heads, [each.layer.num_heads for each in switches])
+    chosen = _chosen(heads, [switch.layer.num_heads for switch in switches])
     before = {index: switches[index].on.numpy() for index in chosen}
     for index, off in chosen.items():
         on = before[index].copy()
@@ -241,7 +241,7 @@ def ablation(
     mode: Mode | str = "zero",
     verbose: bool = True,
 ) -> Ablation:
-    """Scores a model without each head, and without all heads of each layer.
+    """Computes a model's score without each head, and without all heads of each layer.
 
     With ``mode="zero"`` as Michel et al. 2019 (arXiv 1905.10650) do it; with ``"uniform"`` as
     Kovaleva et al. 2019 (arXiv 1908.08593), who found models that score better without some heads.
@@ -250,13 +250,13 @@ def ablation(
         model: the task, or the backbone, that the score depends on.
         score: computes the score, such as ``lambda: task.evaluate(x, y, return_dict=True,
             verbose=0)["accuracy"]``.
-        mode: as of ``without_heads``.
+        mode: the same as for ``without_heads``.
         verbose: whether to show a progress bar.
 
     Raises:
         ValueError: as ``without_heads`` raises it.
     """
-    counts = [each.num_heads for each in attentions(_backbone(model))]
+    counts = [layer.num_heads for layer in attentions(_backbone(model))]
     switched = [{i: [head]} for i, count in enumerate(counts) for head in range(count)]
     switched += [{i: list(range(count))} for i, count in enumerate(counts)]
     changes = []
@@ -279,16 +279,15 @@ def pair_ablation(
     mode: Mode | str = "zero",
     verbose: bool = True,
 ) -> np.ndarray:
-    """Scores a model without each pair of heads.
+    """Computes a model's score without each pair of heads.
 
     Args:
-        model, score, mode, verbose: as of ``ablation``.
-        heads: pairs are made of these, each as (layer, head); None for all, whose pairs are many:
-            2,556 of 72 heads.
+        model, score, mode, verbose: the same as for ``ablation``.
+        heads: the heads to pair, each as (layer, head); None for all. 72 heads have 2,556 pairs.
 
     Returns:
-        float64 (heads, heads), symmetric: the score without both, less that of the whole model; on
-        the diagonal that without one head.
+        float64 (heads, heads), symmetric: the score without both, minus the score of the whole
+        model; on the diagonal, the same without one head.
 
     Raises:
         ValueError: as ``without_heads`` raises it.
@@ -323,7 +322,7 @@ def _backbone(model: Task | Backbone) -> Backbone:
 def importance(
     task: Task, x: Any, y: Any = None, *, examples: int | None = None, verbose: bool = True
 ) -> Importance:
-    """How much the loss of each example depends on each head and each hidden unit.
+    """Computes how much the loss of each example depends on each head and each hidden unit.
 
     The gradient of the loss with respect to a factor on a head's output, at 1, is the product of
     the head's part of the output kernel with that part's gradient; its absolute value is averaged
@@ -332,7 +331,7 @@ def importance(
     Args:
         task: a task with a loss.
         x, y: labelled examples, as ``fit`` takes them.
-        examples: the number that is read; None for all.
+        examples: the number of examples to read; None for all.
         verbose: whether to show a progress bar.
     """
     parts: list[Any] = [*attentions(task.backbone), *feed_forwards(task.backbone)]
@@ -362,7 +361,7 @@ def importance(
         gradients = tape.gradient(tf.add_n(losses), [kernel.value for kernel in kernels])
         found = []
         for part, gradient, (_, axis, count) in zip(parts, gradients, outputs, strict=True):
-            # With the updates of LoRA, whose gradient is that of the kernel too.
+            # With LoRA's updates merged; their gradient is the kernel's gradient too.
             kernel = tf.convert_to_tensor(part.output_dense.kernel)
             product = tf.zeros_like(kernel) if gradient is None else gradient * kernel
             others = [i for i in range(len(product.shape)) if i != axis]

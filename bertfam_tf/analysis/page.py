@@ -24,7 +24,7 @@ def write_page(
     Args:
         file: the HTML file to write.
         maps: the attention of an example, with a choice of layer and head.
-        found: which words made its answer.
+        found: the attribution of its answer to words.
 
     Raises:
         FileExistsError: if there is another kind of file.
@@ -42,17 +42,18 @@ def write_page(
     return Path(file)
 
 
-def _words(found: Attribution) -> str:
-    largest = max((abs(share) for _, share in found.words), default=0.0) or 1.0
+def _words(attribution: Attribution) -> str:
+    largest = max((abs(share) for _, share in attribution.words), default=0.0) or 1.0
     spans = []
-    for word, share in found.words:
+    for word, share in attribution.words:
         colour = "37, 99, 235" if share >= 0 else "220, 38, 38"
         style = f"background: rgba({colour}, {abs(share) / largest * 0.6:.3f})"
         title = f"{share:+.4f}"
         spans.append(f'<span style="{style}" title="{title}">{html.escape(word.text)}</span>')
     return (
-        f"<h2>Which words made “<bdi>{html.escape(found.target)}</bdi>”</h2>"
+        f"<h2>Which words made “<bdi>{html.escape(attribution.target)}</bdi>”</h2>"
         f'<div class="words">{" ".join(spans)}</div>'
         f'<p class="note">Blue words add to the score, red ones take from it: from '
-        f"{found.baseline:.3f} without words to {found.score:.3f} (integrated gradients).</p>"
+        f"{attribution.baseline:.3f} without words to {attribution.score:.3f} "
+        "(integrated gradients).</p>"
     )

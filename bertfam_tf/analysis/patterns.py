@@ -17,7 +17,7 @@ _TO_SPECIAL, _LOCAL, _WITHIN = 0.2, 0.27, 0.6
 
 
 class Pattern(enum.StrEnum):
-    """What the tokens of words attend to in a head.
+    """Patterns of a head: the kind of tokens that the tokens of words attend to.
 
     Members:
         VERTICAL: special tokens, such as [CLS] and [SEP].
@@ -35,19 +35,19 @@ class Pattern(enum.StrEnum):
 
 
 def patterns(maps: AttentionMaps) -> list[list[Pattern]]:
-    """The pattern of each head for one example, by layer.
+    """Classifies the pattern of each head for one example, by layer.
 
     The paper trained a network on 400 labelled maps. Here three shares decide, each a mean over the
-    tokens of words: the attention to special tokens; and of the rest, that to tokens at most two
-    positions away, and that within the same text of a pair. What counts is how far a share is from
-    that of uniform attention, as a part of the way to 1: 0.2 is vertical, 0.27 diagonal and 0.6
-    block, unless special tokens have half of all attention.
+    tokens of words: the attention to special tokens; and of the rest, the attention to tokens at
+    most two positions away, and the attention within the same text of a pair. Each share is
+    rescaled so that uniform attention is 0 and all attention is 1: 0.2 is vertical, 0.27 diagonal
+    and 0.6 block, unless special tokens have half of all attention.
 
     Args:
-        maps: from ``attention_maps``.
+        maps: the output of ``attention_maps``.
 
     Raises:
-        ValueError: for an example without words.
+        ValueError: if the example has no words.
     """
     words = ~maps.example.special
     if not words.any():
@@ -59,12 +59,12 @@ def patterns(maps: AttentionMaps) -> list[list[Pattern]]:
     for word in maps.example.words:
         texts[list(word.tokens)] = names.index(word.feature)
     within = texts[:, np.newaxis] == texts if len(names) > 1 else np.zeros_like(near)
-    near, within = (each[words][:, words] for each in (near, within))
+    near, within = (mask[words][:, words] for mask in (near, within))
     special = _excess(maps.example.special.mean())
     local, own = _excess(near.mean()), _excess(within.mean())
 
     def pattern(head: np.ndarray) -> Pattern:
-        """Of probabilities (words, words), whose rows lack what special tokens have."""
+        """Classifies probabilities (words, words), in rows without special tokens."""
         total = float(head.sum(axis=1).mean())
         parts = (float((head * x).sum(axis=1).mean()) / max(total, 1e-9) for x in (near, within))
         to_near, to_own = parts
@@ -84,7 +84,7 @@ def _excess(expected: float) -> Callable[[float], float]:
 
 
 def pattern_shares(found: Sequence[AttentionMaps]) -> np.ndarray:
-    """How often the heads of each layer have each pattern.
+    """Computes how often the heads of each layer have each pattern.
 
     Args:
         found: maps of several examples of one model.

@@ -26,10 +26,10 @@ _CELL, _WORD, _BAR = 0.9, 0.13, 0.22
 
 
 def _figure(width: float, height: float) -> Any:
-    """An empty figure.
+    """Returns an empty figure.
 
     Raises:
-        ValueError: without matplotlib.
+        ValueError: if matplotlib is not installed.
     """
     try:
         # Without pyplot, which needs a display on some systems and keeps figures in memory.
@@ -55,15 +55,15 @@ def draw_heads(
     The darkest colour is the head's largest probability.
 
     Args:
-        maps: from ``attention_maps``.
+        maps: the output of ``attention_maps``.
         file: the PNG file to write.
-        found: from ``patterns``, for frames in their colours; None for none.
+        found: the output of ``patterns``, for frames in their colours; None for no frames.
 
     Raises:
-        ValueError: without matplotlib.
+        ValueError: if matplotlib is not installed.
         OSError: if the file cannot be written.
     """
-    rows, columns = len(maps.layers), max(len(each) for each in maps.layers)
+    rows, columns = len(maps.layers), max(len(heads) for heads in maps.layers)
     figure = _figure(_CELL * columns + 0.5, _CELL * rows + 0.5)
     panels = figure.subplots(rows, columns, squeeze=False)
     for i, layer in enumerate(maps.layers):
@@ -90,11 +90,11 @@ def draw_patterns(shares: np.ndarray, file: str | Path) -> Path:
     """Draws how many of the heads of each layer have each pattern.
 
     Args:
-        shares: from ``pattern_shares``.
+        shares: the output of ``pattern_shares``.
         file: the PNG file to write.
 
     Raises:
-        ValueError: without matplotlib.
+        ValueError: if matplotlib is not installed.
         OSError: if the file cannot be written.
     """
     figure = _figure(6.0, 1.4 + 0.3 * len(shares))
@@ -122,12 +122,12 @@ def draw_attention(maps: AttentionMaps, layer: int, head: int, file: str | Path)
     """Draws the attention of one head, with its tokens.
 
     Args:
-        maps: from ``attention_maps``.
-        layer, head: indices from 0.
+        maps: the output of ``attention_maps``.
+        layer, head: the indices from 0.
         file: the PNG file to write.
 
     Raises:
-        ValueError: for a layer or head that is not there, or without matplotlib.
+        ValueError: if the layer or head does not exist, or matplotlib is not installed.
         OSError: if the file cannot be written.
     """
     for name, index, count in (("layer", layer, len(maps.layers)), ("head", head, None)):
@@ -150,12 +150,12 @@ def draw_ablation(found: Ablation, file: str | Path, score: str = "score") -> Pa
     """Draws a heat map of the change of a score without each head, and without each layer's heads.
 
     Args:
-        found: from ``ablation``.
+        found: the output of ``ablation``.
         file: the PNG file to write.
-        score: its name.
+        score: the name of the score.
 
     Raises:
-        ValueError: without matplotlib.
+        ValueError: if matplotlib is not installed.
         OSError: if the file cannot be written.
     """
     rows, columns = len(found.heads), max(len(each) for each in found.heads)
@@ -182,13 +182,13 @@ def draw_pairs(
     """Draws a heat map of the change of a score without pairs of heads.
 
     Args:
-        changes: from ``pair_ablation``.
+        changes: the output of ``pair_ablation``.
         heads: their (layer, head).
         file: the PNG file to write.
-        score: its name.
+        score: the name of the score.
 
     Raises:
-        ValueError: without matplotlib.
+        ValueError: if matplotlib is not installed.
         OSError: if the file cannot be written.
     """
     size = 2.0 + 0.42 * len(heads)
@@ -212,18 +212,18 @@ def draw_projection(
     """Draws vectors in two dimensions.
 
     Args:
-        points: float (texts, 2), from ``project``.
+        points: float (texts, 2), the output of ``project``.
         file: the PNG file to write.
-        labels: of the texts, which get a colour each; None for one colour.
-        share: of the variance that the points keep, for the title; None for no title.
+        labels: the labels of the texts, one colour per label; None for one colour.
+        share: the proportion of variance that the points keep, for the title; None for no title.
 
     Raises:
-        ValueError: for another number of labels than points, or without matplotlib.
+        ValueError: if the numbers of labels and points differ, or matplotlib is not installed.
         OSError: if the file cannot be written.
     """
     names = [""] * len(points) if labels is None else list(map(str, labels))
     if len(names) != len(points):
-        raise ValueError(f"labels must be as many as points, {len(points)}, got {len(names)}.")
+        raise ValueError(f"Expected one label per point ({len(points)}), got {len(names)}.")
     figure = _figure(6.0, 4.8)
     panel = figure.subplots()
     for name in dict.fromkeys(names):
@@ -242,11 +242,11 @@ def draw_words(found: Attribution, file: str | Path) -> Path:
     """Draws a bar for each word: what it adds to the score, or takes from it.
 
     Args:
-        found: from ``explain``.
+        found: the output of ``explain``.
         file: the PNG file to write.
 
     Raises:
-        ValueError: without matplotlib.
+        ValueError: if matplotlib is not installed.
         OSError: if the file cannot be written.
     """
     words = found.words
@@ -268,12 +268,12 @@ def draw_similarity(
     """Draws the similarity of the layers of two models.
 
     Args:
-        found: from ``layer_similarity``.
+        found: the output of ``layer_similarity``.
         file: the PNG file to write.
-        names: of the two models.
+        names: the names of the two models.
 
     Raises:
-        ValueError: without matplotlib.
+        ValueError: if matplotlib is not installed.
         OSError: if the file cannot be written.
     """
     rows, columns = found.shape
@@ -290,7 +290,7 @@ def draw_similarity(
 
 
 def _draw_changes(figure: Any, panel: Any, values: np.ndarray, format: str) -> None:
-    """A heat map of numbers around 0, with its scale."""
+    """Returns a heat map of numbers around 0, with its scale."""
     limit = max(float(np.nanmax(np.abs(values))), 1e-9)
     image = panel.imshow(values, cmap="RdBu", vmin=-limit, vmax=limit, aspect="auto")
     _write_values(panel, values, format, np.abs(values) > 0.6 * limit)
@@ -308,5 +308,5 @@ def _write_values(panel: Any, values: np.ndarray, format: str, dark: np.ndarray)
 
 
 def _plain(texts: Sequence[str]) -> list[str]:
-    """Texts that matplotlib does not read as mathematics."""
+    """Escapes texts so that matplotlib does not read them as mathematics."""
     return [text.replace("$", r"\$") for text in texts]

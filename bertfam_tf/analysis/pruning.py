@@ -19,24 +19,27 @@ _HEADS, _UNITS = "heads_per_layer", "intermediate_size"
 
 
 def least_important(found: Importance, share: float) -> dict[int, list[int]]:
-    """The heads that matter least, over all layers; each layer keeps one at least.
+    """Returns the least important heads over all layers; each layer keeps at least one.
 
-    Scores of a layer are divided by their norm, because those of different layers are not of one
-    scale (Michel et al. 2019, arXiv 1905.10650, "Head importance score for pruning").
+    Scores of a layer are divided by their norm, because layers have different scales (Michel et al.
+    2019, arXiv 1905.10650, "Head importance score for pruning").
 
     Args:
-        found: from ``importance``.
-        share: of all heads, from 0 to 1.
+        found: the output of ``importance``.
+        share: the proportion of all heads, from 0 to 1.
 
     Returns:
         indices of heads by index of the layer.
 
     Raises:
-        ValueError: for a share that is not in this range, or that leaves a layer without heads.
+        ValueError: if the proportion is not in this range, or leaves a layer without heads.
     """
     if not 0 <= share < 1:
         raise ValueError(f"share must be at least 0 and below 1, got {share}.")
-    scores = [each / max(float(np.linalg.norm(each)), 1e-12) for each in found.heads]
+    scores = [
+        scores_of_layer / max(float(np.linalg.norm(scores_of_layer)), 1e-12)
+        for scores_of_layer in found.heads
+    ]
     order = sorted((x, i, head) for i, row in enumerate(scores) for head, x in enumerate(row))
     number = round(share * len(order))
     pruned: dict[int, list[int]] = {}
@@ -57,24 +60,24 @@ def prune(
     *,
     found: Importance | None = None,
 ) -> Any:
-    """A new model without some heads and hidden units; the old one stays as it is.
+    """Returns a new model without some heads and hidden units; the old one does not change.
 
-    Without heads alone, outputs are those of ``without_heads`` with ``mode="zero"``. What is left
-    is a model as any other: it is trained, saved and exported, smaller and faster.
+    Without heads, outputs are the same as for ``without_heads`` with ``mode="zero"``. The result is
+    an ordinary model that is smaller and faster: it can be trained, saved and exported.
 
     Args:
         model: a task, or a backbone.
-        heads: indices of the heads that are taken out, by index of the layer, from 0.
+        heads: the indices of the heads that are taken out, by index of the layer, from 0.
         units: the number of hidden units that each feed-forward layer keeps, the most important
             ones; None for all.
-        found: from ``importance``, for ``units``.
+        found: the output of ``importance``, for ``units``.
 
     Returns:
-        as ``model``.
+        A model of the type of ``model``.
 
     Raises:
-        ValueError: for a family whose layers have the same number of heads, for a layer or head
-            that is not there, a layer without heads, or ``units`` without ``found`` or out of
+        ValueError: if the family's layers must have the same number of heads, a layer or head does
+            not exist, a layer would have no heads, or ``units`` is without ``found`` or out of
             range.
     """
     backbone = model if isinstance(model, Backbone) else model.backbone
@@ -105,16 +108,18 @@ def prune(
         changed[_HEADS] = counts
     if units is not None:
         if found is None:
-            raise ValueError("found must be what importance() returned, to choose hidden units.")
+            raise ValueError("found must be the output of importance(), to choose hidden units.")
         for layer, scores in zip(feed_forwards(backbone), found.units, strict=True):
             if not 1 <= units <= len(scores):
                 raise ValueError(f"units must be from 1 to {len(scores)}, got {units}.")
             _keep(kept, layer, np.sort(np.argsort(-scores, kind="stable")[:units]).tolist())
         changed[_UNITS] = units
-    made = Backbone(backbone.family, {**config.to_dict(), **changed}, dtype=backbone.dtype_policy)
-    if heads and [each.num_heads for each in attentions(made)] != changed[_HEADS]:
+    smaller = Backbone(
+        backbone.family, {**config.to_dict(), **changed}, dtype=backbone.dtype_policy
+    )
+    if heads and [each.num_heads for each in attentions(smaller)] != changed[_HEADS]:
         raise ValueError(f"All layers of {backbone.family} have the same number of heads.")
-    pruned = model.with_backbone(made) if isinstance(model, Task) else made
+    pruned = model.with_backbone(smaller) if isinstance(model, Task) else smaller
     values = plain_weights(model)
     for variable in pruned.weights:
         value = values[variable.path]
@@ -128,7 +133,7 @@ def _keep(kept: dict, layer: keras.layers.Layer, parts: Sequence[int]) -> None:
 
 
 def _part(value: np.ndarray, axis: int, count: int, parts: Sequence[int]) -> np.ndarray:
-    """The values of a weight without the parts of its axis that are taken out."""
+    """Returns the values of a weight without the parts of its axis that are taken out."""
     values = np.moveaxis(value, axis, 0)
     by_part = values.reshape(count, -1, *values.shape[1:])[list(parts)]
     return np.moveaxis(by_part.reshape(-1, *values.shape[1:]), 0, axis)

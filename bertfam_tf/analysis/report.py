@@ -1,4 +1,4 @@
-"""What a classifier gets wrong, on one HTML page."""
+"""A report of a classifier's errors, on one HTML page."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class Report:
     """What a classifier answers for labelled examples.
 
     Attributes:
-        labels: names of the classes.
-        texts: of the examples; the texts of a pair are joined by " | ".
+        labels: the names of the classes.
+        texts: the texts of the examples; the texts of a pair are joined by " | ".
         right: int (examples,), indices of the right classes.
         scores: float (examples, classes).
     """
@@ -58,65 +58,65 @@ class Report:
         return float((self.predicted == self.right).mean())
 
     def confusion(self) -> np.ndarray:
-        """int (classes, classes): numbers of examples by their class and the predicted one."""
-        found = np.zeros((len(self.labels),) * 2, int)
-        np.add.at(found, (self.right, self.predicted), 1)
-        return found
+        """Counts examples by their class and the predicted one: int (classes, classes)."""
+        counts = np.zeros((len(self.labels),) * 2, int)
+        np.add.at(counts, (self.right, self.predicted), 1)
+        return counts
 
     def calibration(self) -> tuple[list[tuple[float, float, int]], float]:
-        """How often predictions are right, by their score (Guo et al. 2017, arXiv 1706.04599).
+        """Computes how often predictions are right, by score (Guo et al. 2017, arXiv 1706.04599).
 
         Returns:
-            of each of ten equal intervals of the score its mean, the accuracy and the number of
-            examples, without empty ones; and the expected calibration error, the mean of their
+            For each of ten equal intervals of the score, without empty ones, its mean, the accuracy
+            and the number of examples; and the expected calibration error, the mean of their
             absolute differences over examples.
         """
         best = self.scores.max(axis=1)
         place = np.minimum((best * _BINS).astype(int), _BINS - 1)
-        found, error = [], 0.0
+        intervals, error = [], 0.0
         for i in range(_BINS):
             chosen = place == i
             if chosen.any():
                 score = float(best[chosen].mean())
                 accuracy = float((self.predicted == self.right)[chosen].mean())
-                found.append((score, accuracy, int(chosen.sum())))
+                intervals.append((score, accuracy, int(chosen.sum())))
                 error += abs(score - accuracy) * chosen.mean()
-        return found, float(error)
+        return intervals, float(error)
 
     def worst(self, number: int = _LISTED) -> list[int]:
-        """Indices of the wrong answers, those with the lowest score of the right class first."""
+        """Returns indices of the wrong answers, by increasing score of the right class."""
         own = self.scores[np.arange(len(self.right)), self.right]
         wrong = np.flatnonzero(self.predicted != self.right)
         return [int(i) for i in wrong[np.argsort(own[wrong], kind="stable")][:number]]
 
     def suspected(self) -> list[int]:
-        """Indices of examples whose label may be wrong: another one is predicted with a score of
-        at least 0.9, the highest first."""
+        """Returns indices of examples whose label may be wrong, by decreasing score of another,
+        predicted label; the score is at least 0.9."""
         best = self.scores.max(axis=1)
-        found = np.flatnonzero((self.predicted != self.right) & (best >= _SURE))
-        return [int(i) for i in found[np.argsort(-best[found], kind="stable")]]
+        indices = np.flatnonzero((self.predicted != self.right) & (best >= _SURE))
+        return [int(i) for i in indices[np.argsort(-best[indices], kind="stable")]]
 
     def duplicates(self) -> list[list[int]]:
-        """Indices of examples with the same text, but for case, white space and Unicode's forms."""
+        """Returns indices of examples with the same text, up to case, space and Unicode forms."""
         groups: dict[str, list[int]] = defaultdict(list)
         for i, text in enumerate(self.texts):
             groups[" ".join(unicodedata.normalize("NFKC", text).casefold().split())].append(i)
         return [group for group in groups.values() if len(group) > 1]
 
     def slices(self) -> list[tuple[str, int, float]]:
-        """Names, numbers of examples and accuracies: of each class, and of quarters by length."""
+        """Returns names, numbers of examples and accuracies of classes and quarters by length."""
         hits = self.predicted == self.right
-        found = []
+        rows = []
         for i, label in enumerate(self.labels):
             chosen = self.right == i
             if chosen.any():
-                found.append((f"label {label}", int(chosen.sum()), float(hits[chosen].mean())))
+                rows.append((f"label {label}", int(chosen.sum()), float(hits[chosen].mean())))
         lengths = np.array([len(text.split()) for text in self.texts])
         for part in np.array_split(np.argsort(lengths, kind="stable"), 4):
             if len(part):
                 name = f"{lengths[part[0]]} to {lengths[part[-1]]} words"
-                found.append((name, len(part), float(hits[part].mean())))
-        return found
+                rows.append((name, len(part), float(hits[part].mean())))
+        return rows
 
     def write(self, file: str | Path, title: str = "Report") -> Path:
         """Writes one self-contained HTML page.
@@ -182,7 +182,7 @@ class Report:
         groups = self.duplicates()
         if not groups:
             return "<p class='note'>None.</p>"
-        # Those whose labels contradict each other first.
+        # Duplicates with contradicting labels come first.
         groups.sort(key=lambda group: len({int(self.right[i]) for i in group}) == 1)
         rows = [
             [
@@ -197,31 +197,32 @@ class Report:
 
 
 def report(task: TextClassifier, x: Any, y: Any, *, batch_size: int = 32) -> Report:
-    """What a classifier answers for labelled examples.
+    """Computes a classifier's answers for labelled examples.
 
     Args:
         task: a classifier with one label for each example.
         x, y: texts and labels, as ``fit`` takes them in lists, arrays or pandas; no data sets.
-        batch_size: examples in a batch.
+        batch_size: the number of examples in a batch.
 
     Raises:
-        ValueError: for another task, a label that is not the task's, or no examples.
+        ValueError: if the task is of another kind, a label is not the task's, or there are no
+            examples.
     """
     if not isinstance(task, TextClassifier) or not hasattr(task, "temperature"):
         raise ValueError(f"Reports are for TextClassifier, got {type(task).__name__}.")
     x, y, _ = examples(x, y, None, task.fields)
-    y = [each.decode() if isinstance(each, bytes) else each for each in y]
+    y = [label.decode() if isinstance(label, bytes) else label for label in y]
     task.components.targets.check(y)
     names = task.class_names
     answers = task.predict(x, batch_size=batch_size)
     known = {name: i for i, name in enumerate(names)}
-    right = np.array([known[each] if isinstance(each, str) else int(each) for each in y])
+    right = np.array([known[label] if isinstance(label, str) else int(label) for label in y])
     columns = x if isinstance(x, tuple) else tuple(x.values()) if isinstance(x, dict) else (x,)
     texts = [
         " | ".join(t.decode("utf-8", "replace") if isinstance(t, bytes) else str(t) for t in row)
         for row in zip(*columns, strict=True)
     ]
-    return Report(names, texts, right, np.stack([each["scores"] for each in answers]))
+    return Report(names, texts, right, np.stack([label["scores"] for label in answers]))
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -236,7 +237,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _curve(bins: Sequence[tuple[float, float, int]]) -> str:
-    """Accuracy by score, as SVG; areas of dots are numbers of examples."""
+    """Draws accuracy by score, as SVG; areas of dots are numbers of examples."""
     size, margin = 240, 34
     most = max((count for *_, count in bins), default=1)
 

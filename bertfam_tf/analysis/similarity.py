@@ -1,4 +1,4 @@
-"""How similar the layers of two models are."""
+"""Similarity of the layers of two models."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bertfam_tf.tasks import Task
 
 
 def layer_similarity(first: Task, second: Task, texts: Any, *, batch_size: int = 32) -> np.ndarray:
-    """Linear centered kernel alignment of the hidden states of all layers of two models.
+    """Computes linear centered kernel alignment of the hidden states of two models' layers.
 
     Kornblith et al. 2019, arXiv 1905.00414: from 0 to 1, the same for any rotation and scale of
     the vectors, which may have different widths. Vectors are means over the tokens of an example,
@@ -25,8 +25,8 @@ def layer_similarity(first: Task, second: Task, texts: Any, *, batch_size: int =
     Args:
         first, second: tasks, such as a student and its teacher, or a model before and after
             fine-tuning.
-        texts: examples, as ``predict`` takes them.
-        batch_size: examples in a batch.
+        texts: the examples, as ``predict`` takes them.
+        batch_size: the number of examples in a batch.
 
     Returns:
         float32 (layers of first + 1, layers of second + 1); index 0 is the embeddings' output.
@@ -36,7 +36,7 @@ def layer_similarity(first: Task, second: Task, texts: Any, *, batch_size: int =
 
 
 def _states(task: Task, texts: Any, batch_size: int) -> list[np.ndarray]:
-    """Of each layer float64 (examples, width)."""
+    """Computes the mean hidden states, float64 (examples, width) for each layer."""
     found: list[list[np.ndarray]] = []
     for features, *_ in batches(
         texts_of(texts, task.fields), batch_size=batch_size, fields=task.fields
@@ -50,7 +50,7 @@ def _states(task: Task, texts: Any, batch_size: int) -> list[np.ndarray]:
             for x in states
         ]
         found.append(means)
-    return [np.concatenate(each).astype("float64") for each in zip(*found, strict=True)]
+    return [np.concatenate(layer).astype("float64") for layer in zip(*found, strict=True)]
 
 
 def _cka(x: np.ndarray, y: np.ndarray) -> float:
@@ -60,28 +60,28 @@ def _cka(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def mean_vectors(task: Task, texts: Any, *, layer: int = -1, batch_size: int = 32) -> np.ndarray:
-    """The mean hidden state of each text's tokens.
+    """Returns the mean hidden state of each text's tokens.
 
     Args:
         task: the task.
-        texts: examples, as ``predict`` takes them.
-        layer: index of a layer; 0 is the embeddings' output, -1 the last layer.
-        batch_size: examples in a batch.
+        texts: the examples, as ``predict`` takes them.
+        layer: the index of a layer; 0 is the embeddings' output, -1 the last layer.
+        batch_size: the number of examples in a batch.
 
     Returns:
         float64 (texts, width).
 
     Raises:
-        ValueError: for a layer that is not there.
+        ValueError: if the layer does not exist.
     """
-    found = _states(task, texts, batch_size)
-    if not -len(found) <= layer < len(found):
-        raise ValueError(f"layer must be from 0 to {len(found) - 1}, got {layer}.")
-    return found[layer]
+    states = _states(task, texts, batch_size)
+    if not -len(states) <= layer < len(states):
+        raise ValueError(f"layer must be from 0 to {len(states) - 1}, got {layer}.")
+    return states[layer]
 
 
 def project(vectors: np.ndarray) -> tuple[np.ndarray, float]:
-    """Vectors in two dimensions: their first two principal components.
+    """Projects vectors to two dimensions: their first two principal components.
 
     Args:
         vectors: float (texts, width), such as ``mean_vectors`` or an embedder's predictions.
@@ -90,7 +90,8 @@ def project(vectors: np.ndarray) -> tuple[np.ndarray, float]:
         float64 (texts, 2), and the share of the variance that they keep.
 
     Raises:
-        ValueError: for other shapes, fewer than three vectors, or width 1.
+        ValueError: if the shape is another one, there are fewer than three vectors, or their width
+            is 1.
     """
     vectors = np.asarray(vectors, "float64")
     if vectors.ndim != 2 or len(vectors) < 3 or vectors.shape[1] < 2:

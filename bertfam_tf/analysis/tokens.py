@@ -1,4 +1,4 @@
-"""Which text and which word each token of a packed example is from."""
+"""The text and the word that each token of a packed example comes from."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import tensorflow as tf
 from bertfam_tf.tasks import Task
 from bertfam_tf.tasks.preprocessing import WindowedPreprocessor
 
-# Above all ids: what stands for a token while an example is packed.
+# Larger than all ids: codes that replace tokens while an example is packed.
 _FIRST_CODE = 1 << 24
 
 
@@ -20,8 +20,8 @@ class Word(NamedTuple):
 
     Fields:
         text: the word.
-        feature: name of the text that it is from, such as ``text_pair``.
-        start, end: bytes of that text.
+        feature: the name of the text that it is from, such as ``text_pair``.
+        start, end: the word's byte range in that text.
         tokens: its positions in the packed example.
     """
 
@@ -36,8 +36,8 @@ class Example(NamedTuple):
     """A packed example.
 
     Fields:
-        inputs: of the model, int32 (1, length), without padding.
-        names: of the tokens; special ones as the tokenizer writes them.
+        inputs: the inputs of the model, int32 (1, length), without padding.
+        names: the names of the tokens; special ones as the tokenizer writes them.
         words: in order, as far as they were not truncated.
     """
 
@@ -48,10 +48,10 @@ class Example(NamedTuple):
     @property
     def special(self) -> np.ndarray:
         """bool (length,): tokens that are of no word."""
-        found = np.ones(len(self.names), bool)
+        is_special = np.ones(len(self.names), bool)
         for word in self.words:
-            found[list(word.tokens)] = False
-        return found
+            is_special[list(word.tokens)] = False
+        return is_special
 
 
 def packed_example(task: Task, texts: dict[str, str]) -> Example:
@@ -61,12 +61,12 @@ def packed_example(task: Task, texts: dict[str, str]) -> Example:
     digits; any other character, and each of Chinese and Japanese, is a word of its own.
 
     Args:
-        task: whose examples are one row of tokens each.
-        texts: by name.
+        task: a task whose examples are one row of tokens each.
+        texts: the example's texts by name.
 
     Raises:
-        ValueError: for a task whose examples are several rows, as of multiple choice, a text that
-            is longer than the model takes, and for other texts than the task takes.
+        ValueError: if the task's examples are several rows, as in multiple choice, a text is longer
+            than the model's maximum, or the texts do not fit the task.
     """
     preprocessor: Any = task.components.preprocessor
     if isinstance(preprocessor, WindowedPreprocessor):
@@ -135,7 +135,7 @@ def _tagged_words(encoded: dict[str, Any], feature: str, real: tf.Tensor) -> lis
 
 
 def _joined(content: bytes, last: Word, start: int) -> bool:
-    """Whether a token that begins at a byte belongs to the last word."""
+    """Returns whether a token that starts at a byte belongs to the last word."""
     if start > last.end:
         return False
     before = content[: last.end].decode("utf-8", "ignore")[-1:]
@@ -149,17 +149,17 @@ def _in_words(character: str) -> bool:
 
 
 def texts_of_example(task: Task, x: Any) -> dict[str, str]:
-    """One example's texts by name: of a string, a tuple or a dict.
+    """Returns one example's texts by name, from a string, a tuple or a dict.
 
     Raises:
-        ValueError: for other texts than the task takes.
+        ValueError: if the texts do not fit the task.
     """
     names = (*task.fields.required, *task.fields.optional)
     if isinstance(x, str):
         x = (x,)
     if isinstance(x, tuple | list):
         x = dict(zip(names, x, strict=False))
-    if not isinstance(x, dict) or not all(isinstance(each, str) for each in x.values()):
+    if not isinstance(x, dict) or not all(isinstance(text, str) for text in x.values()):
         raise ValueError(f"An example must be a string, or a tuple or dict of strings, got {x!r}.")
     task.fields.check(x)
     return x

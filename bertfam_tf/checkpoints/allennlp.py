@@ -1,6 +1,6 @@
 """AllenNLP's bidirectional language models: ``options.json`` and HDF5 weights.
 
-AllenNLP itself is not needed. The published files have longer names that end in the same words.
+AllenNLP itself is not needed. The names of the published files end in these words.
 """
 
 import functools
@@ -23,12 +23,12 @@ _NAME = "allennlp"
 _REMEDY = "Download the file again."
 _SKIP = "lstm.use_skip_connections"
 _FILTERS = "char_cnn.filters"
-# Our table has a row more than theirs, the first: characters at padding.
+# Our table has one more row than theirs, the first, for characters at padding.
 _CHARACTERS = "char_embed"
 
 
 def matches(directory: Path) -> bool:
-    """Whether the directory has options and weights, and no ``config.json``."""
+    """Returns whether the directory has options and weights, and no ``config.json``."""
     both = all(_files(directory, name) for name in (OPTIONS, WEIGHTS))
     return both and not huggingface.matches(directory)
 
@@ -56,34 +56,34 @@ FORMAT = Format(f"{OPTIONS} with {WEIGHTS} (AllenNLP's ELMo)", matches, read)
 
 
 def _fields(file: Path, names: FormatNames) -> dict[str, Any]:
-    """The fields of the family's config in a file of options."""
-    given = _flat(parsing.read_json(file, CheckpointError), file)
-    filters = given.pop(_FILTERS, None)
+    """Returns the fields of the family's config in a file of options."""
+    options = _flat(parsing.read_json(file, CheckpointError), file)
+    filters = options.pop(_FILTERS, None)
     if not isinstance(filters, list) or not all(
         isinstance(pair, list) and len(pair) == 2 for pair in filters
     ):
         raise CheckpointError(
             f"{file}: {_FILTERS} must be a list of pairs of numbers, got {truncated_repr(filters)}."
         )
-    for i, each in enumerate(("widths", "counts")):
-        given[f"{_FILTERS}.{each}"] = [pair[i] for pair in filters]
-    if given.pop(_SKIP, None) is not True:
+    for i, column in enumerate(("widths", "counts")):
+        options[f"{_FILTERS}.{column}"] = [pair[i] for pair in filters]
+    if options.pop(_SKIP, None) is not True:
         raise CheckpointError(f"{file}: {_SKIP} must be true; other models are not supported.")
-    unknown = sorted(given.keys() - names.config.keys())
+    unknown = sorted(options.keys() - names.config.keys())
     if unknown:
         raise CheckpointError(f"{file} has options that are not supported: {join_names(unknown)}.")
-    missing = sorted(names.config.keys() - given.keys())
+    missing = sorted(names.config.keys() - options.keys())
     if missing:
         raise CheckpointError(f"{file} lacks {join_names(missing)}.")
-    fields = {field: given[key] for key, found in names.config.items() for field in found}
-    # Theirs is the width of one direction.
+    fields = {field: options[key] for key, ours in names.config.items() for field in ours}
+    # AllenNLP's value is the width of one direction.
     if type(fields["hidden_size"]) is int:
         fields["hidden_size"] *= 2
     return fields
 
 
 def _flat(options: Any, file: Path) -> dict[str, Any]:
-    """Entries by their keys joined with dots; only the model's parts count, not its training."""
+    """Returns entries by their keys joined with dots, of the model only, without its training."""
     if not isinstance(options, dict):
         raise CheckpointError(f"{file} must be a JSON object, got {truncated_repr(options)}.")
     flat: dict[str, Any] = {}
@@ -99,11 +99,11 @@ def _flat(options: Any, file: Path) -> dict[str, Any]:
 
 
 def _named_tensors(file: Path, names: FormatNames, config: Any) -> Iterator[tuple[str, Stored]]:
-    """The file's tensors, and what it lacks: numbers that each task learns, as they start."""
+    """Returns the file's tensors, and initial values for weights that each task learns."""
     for name, tensor in hdf5.read(file, _REMEDY):
         yield name, _shaped(name, tensor)
     for path, fields in names.absent.items():
-        shape = tuple(getattr(config, each) for each in fields)
+        shape = tuple(getattr(config, field) for field in fields)
         make = np.ones if path.endswith("/gamma") else np.zeros
         yield path, Stored(file, path, shape, "F32", functools.partial(make, shape, "float32"))
 

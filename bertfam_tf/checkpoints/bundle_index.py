@@ -32,7 +32,7 @@ def check(index: Path) -> None:
     """Validates the whole index.
 
     Raises:
-        CheckpointError: for an index that TensorFlow cannot read, or whose entries are not tensors.
+        CheckpointError: if TensorFlow cannot read the index, or its entries are not tensors.
     """
     data = parsing.read_bytes(index, CheckpointError)
     try:

@@ -37,13 +37,13 @@ def fill(
     """
     targets = {variable.path: variable for variable in variables}
     compare({p: tuple(v.shape) for p, v in targets.items()}, tensors, sources, ignored, what)
-    wanted = {path: sources[path].partition("|")[::2] for path in targets}
+    by_path = {path: sources[path].partition("|")[::2] for path in targets}
     # Tensors are read twice, so that a bad tensor leaves all variables unchanged while only one
     # tensor is in memory at a time.
-    for name, _ in wanted.values():
+    for name, _ in by_path.values():
         if not np.isfinite(tensors[name].astype("float32", copy=False)).all():
             raise CheckpointError(f"{what}: {tensors.stored_name(name)} contains NaN or infinity.")
-    for path, (name, transform) in wanted.items():
+    for path, (name, transform) in by_path.items():
         targets[path].assign(oriented(tensors[name], transform, targets[path].shape))
 
 
@@ -58,7 +58,7 @@ def compare(
 
     Args:
         targets: variable path -> its shape.
-        tensors, sources, ignored, what: as for ``fill``.
+        tensors, sources, ignored, what: the same as for ``fill``.
 
     Raises:
         CheckpointError: as ``fill``, except for values that are not finite.
@@ -68,25 +68,25 @@ def compare(
         raise CheckpointError(
             f"{what}: the family defines no names for {join_names(sorted(unnamed))}."
         )
-    wanted = {path: sources[path].partition("|")[::2] for path in targets}
-    missing = sorted(name for name, _ in wanted.values() if name not in tensors)
-    twice = sorted(name for (name, _), uses in Counter(wanted.values()).items() if uses > 1)
+    by_path = {path: sources[path].partition("|")[::2] for path in targets}
+    missing = sorted(name for name, _ in by_path.values() if name not in tensors)
+    twice = sorted(name for (name, _), uses in Counter(by_path.values()).items() if uses > 1)
     known = re.compile("|".join(ignored) or r"(?!)")
-    used = {name for name, _ in wanted.values()}
+    used = {name for name, _ in by_path.values()}
     unexpected = sorted(
         tensors.stored_name(name)
         for name in tensors
         if name not in used and not known.fullmatch(name)
     )
     shapes, types = [], []
-    for path, (name, transform) in wanted.items():
+    for path, (name, transform) in by_path.items():
         if name in tensors:
-            found = loaded_shape(tensors.shape(name), transform)
+            actual = loaded_shape(tensors.shape(name), transform)
             expected = targets[path]
             if "F" in transform:
                 expected = (expected[0], math.prod(expected[1:]))
-            if found != expected:
-                shapes.append(f"{tensors.stored_name(name)} {found}, expected {expected}")
+            if actual != expected:
+                shapes.append(f"{tensors.stored_name(name)} {actual}, expected {expected}")
             # Quantized weights are meaningless without their scales.
             if tensors.dtype(name) not in _FLOATS:
                 types.append(f"{tensors.stored_name(name)} {tensors.dtype(name)}")
@@ -102,7 +102,7 @@ def compare(
             lines.append(f"Wrong shapes: {join_names(shapes)}.")
         if types:
             lines.append(f"Wrong types: {join_names(types)}; expected one of {', '.join(_FLOATS)}.")
-        absent = [path for path, (name, _) in wanted.items() if name not in tensors]
+        absent = [path for path, (name, _) in by_path.items() if name not in tensors]
         if absent and all(path.startswith("pooler/") for path in absent):
             lines.append("A checkpoint without a pooler loads with pooler=False.")
         raise CheckpointError("\n".join(lines))
@@ -124,12 +124,12 @@ def stored(array: np.ndarray, transform: str) -> np.ndarray:
 
 
 def heads_axis(transform: str) -> int | None:
-    """The axis of heads in the stored tensor, if an axis is split into (heads, size), else None."""
+    """Returns the stored tensor's axis of heads, which is split into (heads, size), else None."""
     return int(transform.partition("H")[2]) if "H" in transform else None
 
 
 def loaded_shape(shape: tuple[int, ...], transform: str) -> tuple[int, ...]:
-    """The shape of a stored tensor in our layout; with ``F``, before unflattening."""
+    """Returns the shape of a stored tensor in our layout; with ``F``, before unflattening."""
     if "/" in transform:
         parts = int(re.findall(r"\d+", transform)[1])
         shape = (shape[0] // parts if shape[0] % parts == 0 else shape[0], *shape[1:])

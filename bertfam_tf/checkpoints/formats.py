@@ -30,8 +30,8 @@ def read(directory: Path, family: str | None = None) -> Source:
         family: the family to read it as; None for the one that it names.
 
     Raises:
-        CheckpointError: for a directory without a checkpoint of any format, or as raised by the
-            format's reader.
+        CheckpointError: if the directory has no checkpoint of any format, or the format's reader
+            raises it.
     """
     for format in FORMATS:
         if format.matches(directory):

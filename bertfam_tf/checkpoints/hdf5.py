@@ -18,20 +18,20 @@ _MAX_COMPRESSION, _SMALL = 64, 64 << 10
 
 
 def read(file: Path, remedy: str) -> Iterator[tuple[str, Stored]]:
-    """The tensors of a file by their paths in it.
+    """Returns the tensors of a file by their paths in it.
 
     Args:
         file: the file.
         remedy: a sentence for errors, how to get an undamaged file.
 
     Raises:
-        CheckpointError: for a damaged file, or a tensor that is a link, has its values in another
+        CheckpointError: if the file is damaged, or a tensor is a link, has its values in another
             file, is not numeric, or declares more bytes than are stored.
     """
     # Errors must not be raised inside HDF5's callbacks.
     links: list[tuple[str, str]] = []
     items: list[tuple[str, Any]] = []
-    found: list[tuple[str, Stored]] = []
+    tensors: list[tuple[str, Stored]] = []
     try:
         with h5py.File(file) as opened:
             opened.visititems_links(lambda name, link: links.append((name, type(link).__name__)))
@@ -49,14 +49,14 @@ def read(file: Path, remedy: str) -> Iterator[tuple[str, Stored]]:
                 half = item.attrs.get("dtype") == "bfloat16"
                 dtype = "BF16" if half else type_name(item.dtype)
                 read = _reader(file, name, half)
-                found.append((name, Stored(file, name, item.shape, dtype, read)))
+                tensors.append((name, Stored(file, name, item.shape, dtype, read)))
     except CheckpointError:
         raise
     except Exception as error:  # h5py raises many types of errors for damaged files
         raise CheckpointError(
             f"{file} cannot be read as HDF5; it may be truncated or damaged: {truncated(error)}"
         ) from error
-    yield from found
+    yield from tensors
 
 
 def _check_stored(file: Path, name: str, dataset: h5py.Dataset, remedy: str) -> None:

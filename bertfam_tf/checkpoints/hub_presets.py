@@ -35,15 +35,15 @@ _OPTIONS = {
 
 
 def class_name(stored: dict[str, Any]) -> str:
-    """The class of an object that Keras serialized, without its package."""
+    """Returns the class of an object that Keras serialized, without its package."""
     return str(stored.get("registered_name") or stored.get("class_name")).rpartition(">")[2]
 
 
 def family(file: Path, name: str, suffix: str) -> Family:
-    """The family of a class whose name ends in ``suffix``.
+    """Returns the family of a class whose name ends in ``suffix``.
 
     Raises:
-        CheckpointError: for an unknown class; the message names ``file`` and the known ones.
+        CheckpointError: if the class is unknown; the message names ``file`` and the known classes.
     """
     families = registry.of_format(FORMAT)
     kind = name.removesuffix(suffix)
@@ -54,13 +54,13 @@ def family(file: Path, name: str, suffix: str) -> Family:
 
 
 def tokenizer(directory: Path) -> tuple[dict[str, Path], dict[str, Any]] | None:
-    """A preset's tokenizer under Hugging Face's names; None for a preset without one.
+    """Returns a preset's tokenizer under Hugging Face's names; None for a preset without one.
 
     Returns:
         A dict from file names to files, and the entries of ``tokenizer_config.json``.
 
     Raises:
-        CheckpointError: for an unknown class or option, or files that are missing or damaged.
+        CheckpointError: if a class or option is unknown, or files are missing or damaged.
     """
     file = directory / _TOKENIZER
     if not (directory / _ASSETS).is_dir() or not file.is_file():
@@ -87,11 +87,11 @@ def tokenizer(directory: Path) -> tuple[dict[str, Path], dict[str, Any]] | None:
             f"{file} has {_SPECIAL} = {truncated_repr(stated)}, expected some of "
             f"{', '.join(special)}."
         )
-    found = {}
+    files_by_name = {}
     for theirs, ours in record.formats[FORMAT].tokenizer.items():
-        found[ours] = directory / _ASSETS / theirs
-        if not found[ours].is_file():
-            raise CheckpointError(f"{found[ours]} is missing.")
+        files_by_name[ours] = directory / _ASSETS / theirs
+        if not files_by_name[ours].is_file():
+            raise CheckpointError(f"{files_by_name[ours]} is missing.")
     options = {name: False for name in _BEFORE if record.tokenizer.options.get(name)}
     options |= {ours: config[theirs] for theirs, ours in _OPTIONS.items() if theirs in config}
-    return found, {"tokenizer_class": record.tokenizer.class_name, **options}
+    return files_by_name, {"tokenizer_class": record.tokenizer.class_name, **options}

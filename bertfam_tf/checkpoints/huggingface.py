@@ -25,10 +25,10 @@ _OLD_NORM_NAMES = {".gamma": ".weight", ".beta": ".bias"}
 _TOKEN_EMBEDDING = "token_embedding/embeddings"
 # Config fields that are determined by the tensors of a Hugging Face checkpoint, not by its config.
 _SHOWN_BY_TENSORS = ("pooler",)
-# Of models of which heads were taken out, and the config field of what is left.
+# For models with pruned heads: the key of the pruned heads, and our field of the remaining ones.
 _PRUNED, _HEADS = "pruned_heads", "heads_per_layer"
 
-# Keys that do not affect what an encoder computes: bookkeeping, generation, training.
+# Keys that do not affect an encoder's computation: bookkeeping, generation, training.
 _IGNORED_KEYS = frozenset(
     """
     _name_or_path architectures attn_implementation bos_token_id chunk_size_feed_forward
@@ -53,12 +53,12 @@ _IGNORED_KEYS = frozenset(
     legacy pooler_hidden_size true_hidden_size
     """.split()
 )
-# Others decide nothing in transformers.
+# transformers does not use the other ones.
 _PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_classification")
 
 
 def has_weights(directory: Path) -> bool:
-    """Whether the directory has weights of this format."""
+    """Returns whether the directory has weights of this format."""
     return safetensors.matches(directory) or pytorch.matches(directory)
 
 
@@ -96,10 +96,10 @@ def read(directory: Path, family: str | None = None) -> Source:
 
 
 def read_weights(directory: Path) -> Tensors:
-    """The tensors of a directory, as its files name them.
+    """Returns the tensors of a directory, as its files name them.
 
     Raises:
-        CheckpointError: for no weights; and as the readers of their formats raise it.
+        CheckpointError: if there are no weights, or the readers of their formats raise it.
     """
     # safetensors first: it is memory-mapped and cannot run code.
     for reader in (safetensors, pytorch):
@@ -127,7 +127,7 @@ def _by_alias(name: str, aliases: Mapping[str, str]) -> str:
 
 
 def matches(directory: Path) -> bool:
-    """Whether the directory has a ``config.json``."""
+    """Returns whether the directory has a ``config.json``."""
     return (directory / CONFIG).is_file()
 
 
@@ -140,7 +140,7 @@ FORMAT = Format(
 
 
 def read_config(directory: Path) -> dict[str, Any]:
-    """The parsed ``config.json``.
+    """Returns the parsed ``config.json``.
 
     Raises:
         CheckpointError: if it is missing or not a JSON object.
@@ -155,10 +155,10 @@ def read_config(directory: Path) -> dict[str, Any]:
 
 
 def names_of(record: Family) -> HuggingFaceNames:
-    """The family's names in Hugging Face's format.
+    """Returns the family's names in Hugging Face's format.
 
     Raises:
-        UnrepresentableError: for a family that Hugging Face does not have.
+        UnrepresentableError: if Hugging Face lacks the family.
     """
     if record.huggingface is None:
         raise UnrepresentableError(
@@ -170,15 +170,15 @@ def names_of(record: Family) -> HuggingFaceNames:
 def translate(
     values: dict[str, Any], family: str | None = None, file: object = CONFIG
 ) -> tuple[Family, Config]:
-    """The family and config that a Hugging Face config describes.
+    """Returns the family and config that a Hugging Face config describes.
 
     Args:
-        values: from ``read_config``.
+        values: the config, from ``read_config``.
         family: the family to read it as; None for the one that the config names.
         file: the source of the values, for error messages.
 
     Raises:
-        CheckpointError: for an unknown model type, or a value that the family does not support.
+        CheckpointError: if the model type is unknown, or the family does not support a value.
     """
     record = _record(values, family)
     names = names_of(record)
@@ -211,24 +211,25 @@ def translate(
 
 
 def _heads_left(pruned: Any, fields: dict[str, Any], file: object) -> list[int]:
-    """The number of heads of each layer.
+    """Returns the number of heads of each layer.
 
     Args:
-        pruned: of the config: lists of heads that were taken out, by layer.
-        fields: of the family's config.
-        file: for error messages.
+        pruned: the lists of pruned heads in the config, by layer.
+        fields: the fields of the family's config.
+        file: the file's name for error messages.
 
     Raises:
-        CheckpointError: for another structure, or a layer or head that is not there.
+        CheckpointError: if the structure is another one, or a layer or head does not exist.
     """
     layers: Any = fields.get("num_layers")
     heads: Any = fields.get("num_heads")
     valid = type(layers) is int and layers <= MAX_LAYERS and type(heads) is int
     try:
-        by_layer = {int(layer): {*each} for layer, each in pruned.items()}
+        by_layer = {int(layer): {*heads_of_layer} for layer, heads_of_layer in pruned.items()}
         valid &= all(
-            0 <= i < layers and all(type(head) is int and 0 <= head < heads for head in each)
-            for i, each in by_layer.items()
+            0 <= i < layers
+            and all(type(head) is int and 0 <= head < heads for head in heads_of_layer)
+            for i, heads_of_layer in by_layer.items()
         )
     except (AttributeError, TypeError, ValueError):
         valid = False
@@ -244,7 +245,7 @@ def config_from(record: Family, fields: dict[str, Any], file: object) -> Config:
     """Builds the family's config.
 
     Raises:
-        CheckpointError: for invalid fields; the message names ``file``.
+        CheckpointError: if fields are invalid; the message names ``file``.
     """
     try:
         return record.config.from_dict(fields)
@@ -265,23 +266,23 @@ def _record(values: dict[str, Any], family: str | None) -> Family:
         raise CheckpointError(
             f"{CONFIG} has no 'model_type'; name the family if this is a Hugging Face config."
         )
-    found = registry.of_model_type(kind)
-    if found is None:
+    family_of_type = registry.of_model_type(kind)
+    if family_of_type is None:
         names = [registry.get(name).huggingface for name in registry.families()]
-        known = sorted({each.model_type for each in names if each})
+        known = sorted({names_of_family.model_type for names_of_family in names if names_of_family})
         raise CheckpointError(
             f"{CONFIG}: no family has the model type {truncated_repr(kind)}. Known: "
             f"{', '.join(known)}."
         )
-    return found
+    return family_of_type
 
 
 def describe(family: Family, config: Any) -> dict[str, Any]:
-    """The Hugging Face config of a backbone, the inverse of ``translate``.
+    """Returns the Hugging Face config of a backbone, the inverse of ``translate``.
 
     Raises:
-        UnrepresentableError: for a family that Hugging Face does not have, or for fields that its
-            format cannot represent; the message names them.
+        UnrepresentableError: if Hugging Face lacks the family, or its format cannot represent
+            fields; the message names them.
     """
     names = names_of(family)
     fields = names.write(config.to_dict())
@@ -311,7 +312,7 @@ def describe(family: Family, config: Any) -> dict[str, Any]:
 
 
 def labels(values: dict[str, Any]) -> list[str] | None:
-    """The label names of ``id2label`` in order, or None if the config has none."""
+    """Returns the label names of ``id2label`` in order, or None if the config has none."""
     table = values.get("id2label")
     if not isinstance(table, dict):
         return None
@@ -322,19 +323,19 @@ def labels(values: dict[str, Any]) -> list[str] | None:
 
 
 def classes(values: dict[str, Any]) -> list[str]:
-    """The names in ``architectures``, empty if the config has no such list."""
+    """Returns the names in ``architectures``, empty if the config has no such list."""
     said = values.get("architectures")
     return [name for name in said if isinstance(name, str)] if isinstance(said, list) else []
 
 
 def language_id(values: dict[str, Any]) -> int | None:
-    """The id ``lang_id``, or None if the config has none."""
-    found = values.get("lang_id")
-    return found if type(found) is int else None
+    """Returns the id ``lang_id``, or None if the config has none."""
+    identifier = values.get("lang_id")
+    return identifier if type(identifier) is int else None
 
 
 def languages(values: dict[str, Any]) -> dict[str, int]:
-    """The table ``lang2id``, empty if the config has none."""
+    """Returns the table ``lang2id``, empty if the config has none."""
     table = values.get("lang2id") or {}
     if not isinstance(table, dict) or not all(type(i) is int for i in table.values()):
         raise CheckpointError(

@@ -29,7 +29,7 @@ _OPTIONAL = {"vocabulary_size", "vocab_size", "num_segments"}
 
 
 def matches(directory: Path) -> bool:
-    """Whether ``config.json`` belongs to a preset."""
+    """Returns whether ``config.json`` belongs to a preset."""
     if not huggingface.matches(directory):
         return False
     values = huggingface.read_config(directory)
@@ -39,11 +39,13 @@ def matches(directory: Path) -> bool:
 def read(directory: Path, family: str | None = None) -> Source:
     """Opens a preset; arguments and errors as for ``Format.read``."""
     file = directory / huggingface.CONFIG
-    given = huggingface.read_config(directory)
-    found = hub_presets.family(file, hub_presets.class_name(given), hub_presets.BACKBONE)
-    record = requested_family(family, found, _NAME, file)
+    config_of_file = huggingface.read_config(directory)
+    family_of_class = hub_presets.family(
+        file, hub_presets.class_name(config_of_file), hub_presets.BACKBONE
+    )
+    record = requested_family(family, family_of_class, _NAME, file)
     names = record.formats[_NAME]
-    options = given.get("config")
+    options = config_of_file.get("config")
     if not isinstance(options, dict):
         raise CheckpointError(f"{file} has no 'config' of the backbone.")
     fields = _fields(file, options, names)
@@ -51,13 +53,15 @@ def read(directory: Path, family: str | None = None) -> Source:
     config: Any = huggingface.config_from(record, {**fields, **task.fields}, file)
     weights = _weight_files(directory)
     if len(weights) != 1:
-        names_of_files = join_names([each.name for each in weights]) if weights else "none"
+        names_of_files = (
+            join_names([weight_file.name for weight_file in weights]) if weights else "none"
+        )
         raise CheckpointError(
             f"No weights in {directory}: expected {WEIGHTS}, found {names_of_files}."
         )
     tensors = [*_named_tensors(weights[0], names, options, config), *task.tensors]
     sources = {**names.weights, **{path: path for path in names.absent}}
-    heads = {each.head for each in names.tasks.values()} - {task.head}
+    heads = {weight_file.head for weight_file in names.tasks.values()} - {task.head}
     others = tuple(f"{head}_head/" for head in heads if head)
     return Source(
         record,
@@ -75,11 +79,12 @@ def read(directory: Path, family: str | None = None) -> Source:
 def _values(record: Family, names: FormatNames, task: keras_hub_head.Task) -> dict[str, Any]:
     """Entries of Hugging Face's config about the head."""
     theirs = record.huggingface
-    # A head without weights is there without being stored.
+    # A head without weights exists without being stored.
     free = [
-        each.head
-        for each in names.tasks.values()
-        if each.head and not any(p.startswith(f"{each.head}_head/") for p in names.weights)
+        task_names.head
+        for task_names in names.tasks.values()
+        if task_names.head
+        and not any(p.startswith(f"{task_names.head}_head/") for p in names.weights)
     ]
     heads = [task.head] if task.head and task.head not in task.unsupported else free
     values: dict[str, Any] = {"problem_type": task.outputs} if task.outputs else {}
@@ -91,27 +96,27 @@ def _values(record: Family, names: FormatNames, task: keras_hub_head.Task) -> di
 def _named_tensors(
     file: Path, names: FormatNames, options: dict[str, Any], config: Any
 ) -> Iterator[tuple[str, Stored]]:
-    """The file's tensors, and zeros for those that the class lacks, by the names in the tables."""
+    """Returns the file's tensors by the tables' names, and zeros for missing ones of the class."""
     positions = names.weights.get("position_embedding/embeddings")
-    found = []
+    tensors = []
     for name, tensor in stored(file):
         path = table_name(name, options.get("num_inner_repetitions"))
-        found.append((path, _padded(tensor, names.offset) if path == positions else tensor))
-    yield from _joined(found, names.joined, config) if names.joined else found
+        tensors.append((path, _padded(tensor, names.offset) if path == positions else tensor))
+    yield from _joined(tensors, names.joined, config) if names.joined else tensors
     for path, fields in names.absent.items():
-        shape = tuple(getattr(config, each) for each in fields)
+        shape = tuple(getattr(config, field) for field in fields)
         yield path, Stored(file, path, shape, "F32", functools.partial(np.zeros, shape, "float32"))
 
 
 def _joined(
-    found: list[tuple[str, Stored]], joined: Mapping[str, tuple[str, ...]], config: Any
+    separate: list[tuple[str, Stored]], joined: Mapping[str, tuple[str, ...]], config: Any
 ) -> Iterator[tuple[str, Stored]]:
-    """Replaces tensors of several layers by one, whose last axis has theirs one after the other."""
-    Tensors(found)  # raises an error for two of the same name
-    tensors = dict(found)
+    """Concatenates the tensors of several layers along their last axis."""
+    Tensors(separate)  # raises an error for two of the same name
+    tensors = dict(separate)
     for whole, layers in joined.items():
         for path in [path for path in tensors if f"/{layers[0]}/" in path]:
-            parts = [path.replace(f"/{layers[0]}/", f"/{each}/") for each in layers]
+            parts = [path.replace(f"/{layers[0]}/", f"/{layer}/") for layer in layers]
             if not tensors.keys() >= set(parts):
                 continue  # those that are missing are reported later
             yield (
@@ -122,22 +127,22 @@ def _joined(
 
 
 def _one_after_another(parts: list[Stored], heads: int) -> Stored:
-    """Tensors (…, heads, size) as one of shape (…, parts * heads * size)."""
+    """Concatenates tensors (…, heads, size) to the shape (…, parts * heads * size)."""
     first = parts[0]
-    for each in parts:
-        if each.shape != first.shape or len(each.shape) < 2 or each.shape[-2] != heads:
+    for part in parts:
+        if part.shape != first.shape or len(part.shape) < 2 or part.shape[-2] != heads:
             raise CheckpointError(
-                f"{each.file}: {each.name} {each.shape} does not have the {heads} heads of the "
+                f"{part.file}: {part.name} {part.shape} does not have the {heads} heads of the "
                 f"config, or another shape than {first.name} {first.shape}."
             )
     flat = (*first.shape[:-2], first.shape[-2] * first.shape[-1])
-    read = [each.read for each in parts]
+    read = [part.read for part in parts]
     return Stored(
         first.file,
         first.name,
         (*flat[:-1], len(parts) * flat[-1]),
         first.dtype,
-        lambda: np.concatenate([each().reshape(flat) for each in read], axis=-1),
+        lambda: np.concatenate([part().reshape(flat) for part in read], axis=-1),
     )
 
 
@@ -145,12 +150,14 @@ FORMAT = Format(f"{huggingface.CONFIG} with {WEIGHTS} (KerasHub)", matches, read
 
 
 def _weight_files(directory: Path) -> list[Path]:
-    """The weight files of a directory; exactly one is expected."""
+    """Returns the weight files of a directory; exactly one is expected."""
     single = directory / WEIGHTS
     if single.is_file():
         return [single]
-    found = [file for file in directory.glob("*.weights.h5") if file.name != keras_hub_head.WEIGHTS]
-    return sorted(file for file in found if file.is_file())
+    weight_files = [
+        file for file in directory.glob("*.weights.h5") if file.name != keras_hub_head.WEIGHTS
+    ]
+    return sorted(file for file in weight_files if file.is_file())
 
 
 def _fields(file: Path, options: dict[str, Any], names: FormatNames) -> dict[str, Any]:

@@ -17,7 +17,7 @@ WEIGHTS = "task.weights.h5"
 _TASK, _PREPROCESSOR = "task.json", "preprocessor.json"
 # Before the names of the tensors in the second file. Its optimizer's state is not used.
 _TASK_PREFIX, _TASK_IGNORED = "task/", (r"task/optimizer/.*",)
-# What a classifier's last layer may compute -> ``problem_type`` of the task that computes it.
+# The activation of a classifier's last layer -> ``problem_type`` of the task that computes it.
 _OUTPUTS = {
     "linear": None,
     "softmax": "single_label_classification",
@@ -51,9 +51,9 @@ def read(directory: Path, record: Family, fields: Mapping[str, Any]) -> Task:
     """Reads ``task.json``, ``task.weights.h5`` and the length of texts.
 
     Args:
-        directory: of the preset.
+        directory: the directory of the preset.
         record: the family of its backbone.
-        fields: of the backbone's config.
+        fields: the fields of the backbone's config.
     """
     file, weights = directory / _TASK, directory / WEIGHTS
     options = _length(directory)
@@ -62,11 +62,13 @@ def read(directory: Path, record: Family, fields: Mapping[str, Any]) -> Task:
             raise CheckpointError(f"{weights} is there, but {file.name}, which describes it, not.")
         return Task(options=options)
     said = parsing.read_json(file, CheckpointError)
-    given = said.get("config") if isinstance(said, dict) else None
-    if not isinstance(given, dict):
+    config = said.get("config") if isinstance(said, dict) else None
+    if not isinstance(config, dict):
         raise CheckpointError(f"{file} has no 'config' of a model with a head.")
     names = record.formats[hub_presets.FORMAT]
-    classes = {kind + end: each for kind in names.kinds for end, each in names.tasks.items()}
+    classes = {
+        kind + end: task_names for kind in names.kinds for end, task_names in names.tasks.items()
+    }
     name = hub_presets.class_name(said)
     if name not in classes:
         known = ", ".join(sorted(classes)) or "none of this family"
@@ -83,19 +85,19 @@ def read(directory: Path, record: Family, fields: Mapping[str, Any]) -> Task:
             f"{directory} has {file.name} of a {name}, {'but no' if has_weights else 'and a'} "
             f"{weights.name}{'' if has_weights else ', which that class does not have'}."
         )
-    activation = given.get("activation", "linear")
-    reason = _unsupported(given, described, fields)
+    activation = config.get("activation", "linear")
+    reason = _unsupported(config, described, fields)
     if reason and head is None:
         raise CheckpointError(f"{file} has {reason}.")
-    options |= _options(file, given, described)
+    options |= _options(file, config, described)
     read = stored(weights) if has_weights else ()
     tensors = tuple((_TASK_PREFIX + table_name(path), tensor) for path, tensor in read)
-    _check_classes(file, given, names, head, dict(tensors))
+    _check_classes(file, config, names, head, dict(tensors))
     of_config = {
-        field: given[key]
+        field: config[key]
         for key, ours in described.config.items()
         for field in ours
-        if key in given
+        if key in config
     }
     return Task(
         head,
@@ -110,57 +112,57 @@ def read(directory: Path, record: Family, fields: Mapping[str, Any]) -> Task:
     )
 
 
-def _unsupported(given: dict[str, Any], described: TaskNames, fields: Mapping[str, Any]) -> str:
-    """Why a head with these options cannot be computed, or ``""``."""
+def _unsupported(options: dict[str, Any], described: TaskNames, fields: Mapping[str, Any]) -> str:
+    """Explains why a head with these options cannot be computed; returns ``""`` if it can."""
     known = _TASK_KEYS | described.config.keys() | described.same.keys() | described.options.keys()
-    for key in sorted(given.keys() - known):
+    for key in sorted(options.keys() - known):
         return f"the option {truncated_repr(key)}, which is not known"
     for key, field_name in described.same.items():
-        if given.get(key) not in (None, fields[field_name]):
-            return f"{key} = {truncated_repr(given[key])}, expected {fields[field_name]}"
-    activation = given.get("activation", "linear")
+        if options.get(key) not in (None, fields[field_name]):
+            return f"{key} = {truncated_repr(options[key])}, expected {fields[field_name]}"
+    activation = options.get("activation", "linear")
     if not isinstance(activation, str) or activation not in _OUTPUTS:
         return f"activation = {truncated_repr(activation)}, expected {', '.join(_OUTPUTS)}"
     return ""
 
 
-def _options(file: Path, given: dict[str, Any], described: TaskNames) -> dict[str, Any]:
-    """Options of tasks that the class has, by our names."""
-    found: dict[str, Any] = {}
+def _options(file: Path, config: dict[str, Any], described: TaskNames) -> dict[str, Any]:
+    """Returns options of tasks that the class has, by our names."""
+    options: dict[str, Any] = {}
     for key, (ours, values) in described.options.items():
-        value = given.get(key)
-        if key in given and (not isinstance(value, str | bool) or value not in values):
+        value = config.get(key)
+        if key in config and (not isinstance(value, str | bool) or value not in values):
             raise CheckpointError(
                 f"{file} has {key} = {truncated_repr(value)}, expected one of "
                 f"{', '.join(map(repr, values))}."
             )
-        found |= {ours: values[value]} if key in given else {}
-    return found
+        options |= {ours: values[value]} if key in config else {}
+    return options
 
 
 def _check_classes(
-    file: Path, given: dict, names: FormatNames, head: str | None, tensors: dict[str, Stored]
+    file: Path, options: dict, names: FormatNames, head: str | None, tensors: dict[str, Stored]
 ) -> None:
     """Raises an error if a classifier's tensors have another number of classes than it says."""
     kernel = names.weights.get(f"{head}_head/classifier/kernel")
-    if kernel is None or kernel not in tensors or "num_classes" not in given:
+    if kernel is None or kernel not in tensors or "num_classes" not in options:
         return
     shape = tensors[kernel].shape
-    if not shape or shape[-1] != given["num_classes"]:
+    if not shape or shape[-1] != options["num_classes"]:
         raise CheckpointError(
-            f"{file} has num_classes = {truncated_repr(given['num_classes'])}, but "
+            f"{file} has num_classes = {truncated_repr(options['num_classes'])}, but "
             f"{tensors[kernel].name} has the shape {shape}."
         )
 
 
 def _length(directory: Path) -> dict[str, Any]:
-    """The length that a preset's preprocessor cuts texts to."""
+    """Returns the length that a preset's preprocessor cuts texts to."""
     file = directory / _PREPROCESSOR
     if not file.is_file():
         return {}
     said = parsing.read_json(file, CheckpointError)
-    given = said.get("config") if isinstance(said, dict) else None
-    length = given.get("sequence_length") if isinstance(given, dict) else None
+    config = said.get("config") if isinstance(said, dict) else None
+    length = config.get("sequence_length") if isinstance(config, dict) else None
     if length is None:
         return {}
     if type(length) is not int or length < 1:

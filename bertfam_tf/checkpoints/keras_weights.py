@@ -29,7 +29,7 @@ def table_name(name: str, repeats: int | None = None) -> str:
 
 
 def stored(file: Path) -> Iterator[tuple[str, Stored]]:
-    """The tensors of a file, by their paths.
+    """Returns the tensors of a file, by their paths.
 
     Raises:
         CheckpointError: as ``hdf5.read`` does.

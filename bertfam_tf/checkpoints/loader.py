@@ -33,7 +33,7 @@ class Checkpoint:
     """An opened checkpoint directory: the model that it describes, and its tensors.
 
     Args:
-        path: as for ``sources.resolve``.
+        path: the same as for ``sources.resolve``.
         family: the family to read it as; None for the one that its config names.
         **overrides: config fields that replace the checkpoint's.
 
@@ -43,15 +43,14 @@ class Checkpoint:
         config: the config, an instance of the family's dataclass.
         labels: label names stored with it, or None.
         languages: language ids by language code, empty in most families.
-        language_id: of the texts, if the config names one.
+        language_id: the language id of the texts, if the config names one.
         classes: the Hugging Face classes named in its config.
         kept: config entries about the task and the tokenizer, which do not affect the model.
         options: stored options of tasks, by our names.
-        outputs: ``problem_type`` of the only tasks that compute what the stored head did, or None.
+        outputs: ``problem_type`` of the only tasks with the stored head's output, or None.
 
     Raises:
-        CheckpointError: for files that are missing, damaged or not supported; the message names
-            them.
+        CheckpointError: if files are missing, damaged or not supported; the message names them.
     """
 
     def __init__(self, path: str | Path, family: str | None = None, **overrides: Any):
@@ -106,25 +105,25 @@ class Checkpoint:
         return backbone
 
     def has_head(self, head: str) -> bool:
-        """Whether the checkpoint has that head: any of its tensors, or without tensors its class.
+        """Returns whether the checkpoint has that head: any of its tensors, or else its class.
 
         Tensors of several heads may have the same names. Then ``architectures`` in the config
         decides; without it, the checkpoint is assumed to have each of these heads.
 
         Raises:
-            CheckpointError: for a stored head that cannot be computed.
+            CheckpointError: if a stored head cannot be computed.
         """
         if head in self._source.unsupported:
             raise CheckpointError(self._source.unsupported[head])
         stored = self._stored_of(head)
-        named = self._named_heads()
+        named_heads = self._named_heads()
         if not self._names(head):
-            return head in named
-        other = {name for each in named for name in self._names(each)}
-        return bool(stored) and (head in named or not stored & other)
+            return head in named_heads
+        other = {name for stored_head in named_heads for name in self._names(stored_head)}
+        return bool(stored) and (head in named_heads or not stored & other)
 
     def head_labels(self, head: str) -> list[str] | None:
-        """The labels of a stored head, or None if there is no such head.
+        """Returns the labels of a stored head, or None if there is no such head.
 
         They are ``LABEL_0``, … unless the config has a name for each.
         """
@@ -148,9 +147,9 @@ class Checkpoint:
         """Loads the weights of a head built by ``heads.build``.
 
         Raises:
-            ValueError: for a head that the family does not have.
-            CheckpointError: for missing tensors or wrong shapes, a config that describes another
-                head, or an output projection that is not tied to the token embedding.
+            ValueError: if the family lacks the head.
+            CheckpointError: if tensors are missing or have wrong shapes, the config describes
+                another head, or an output projection is not tied to the token embedding.
         """
         if head not in self.family.heads:
             raise ValueError(unknown(f"head of {self.family.name}", head, self.family.heads))
@@ -167,13 +166,15 @@ class Checkpoint:
         fill(layer.weights, self._tensors, self._weights(head), (".*",), description)
 
     def heads(self) -> list[str]:
-        """The heads that are certainly stored, which share no tensor names with other heads."""
-        found = [head for head in self.family.heads if self.has_head(head)]
-        names = {head: self._stored_of(head) for head in found}
-        return [a for a in found if not any(names[a] & names[b] for b in found if b != a)]
+        """Returns the heads that are certainly stored, which share no tensor names with others."""
+        stored_heads = [head for head in self.family.heads if self.has_head(head)]
+        names = {head: self._stored_of(head) for head in stored_heads}
+        return [
+            a for a in stored_heads if not any(names[a] & names[b] for b in stored_heads if b != a)
+        ]
 
     def head_tensors(self) -> dict[str, np.ndarray]:
-        """The stored weights of the family's heads, by variable path."""
+        """Returns the stored weights of the family's heads, by variable path."""
         tensors = {}
         for head in self.family.heads:
             self._check_tied(head)
@@ -193,21 +194,21 @@ class Checkpoint:
         return self._weights(head)
 
     def _weights(self, head: str) -> dict[str, str]:
-        """The tensor names of a head, or of the backbone for ``""``, by variable path."""
+        """Returns the tensor names of a head, or of the backbone for ``""``, by variable path."""
         table = self._source.weights or {}
         starts = tuple(f"{name}_head/" for name in ([head] if head else self.family.heads))
         chosen = {p: n for p, n in table.items() if p.startswith(starts) == bool(head)}
         return self.family.expand(chosen, self.config)
 
     def _names(self, head: str) -> set[str]:
-        """The tensor names of a head."""
+        """Returns the tensor names of a head."""
         return {source.partition("|")[0] for source in self._weights(head).values()}
 
     def _stored_of(self, head: str) -> set[str]:
         return {name for name in self._names(head) if name in self._tensors}
 
     def _named_heads(self) -> set[str]:
-        """Heads of the family whose classes the config names."""
+        """Returns heads of the family whose classes the config names."""
         theirs = self.family.huggingface
         if theirs is None:
             return set()
@@ -259,7 +260,7 @@ class Checkpoint:
                 )
 
     def _description(self, part: str) -> str:
-        """The checkpoint and the part of the model, for error messages."""
+        """Returns the checkpoint and the part of the model, for error messages."""
         return f"The checkpoint {self.directory} and the {self.family.name} {part}"
 
 
@@ -274,21 +275,21 @@ def _initialize_pooler(backbone: Backbone) -> None:
 def load_backbone(
     path: Any, family: str | None = None, *, dtype: Any = None, **overrides: Any
 ) -> Backbone:
-    """The backbone of a checkpoint, with its weights.
+    """Returns the backbone of a checkpoint, with its weights.
 
     Args:
         path: a directory, ``package:NAME``, a hub id, the name or handle of a KerasHub preset; or a
             model of KerasHub.
         family: the family to read it as, if its config does not name one or several families have
             the same config: ``load_backbone(path, "spanbert")``. None for the one in the config.
-        dtype: dtype policy, such as ``"mixed_bfloat16"``; None for Keras' global one.
+        dtype: the dtype policy, such as ``"mixed_bfloat16"``; None for Keras' global one.
         **overrides: config fields that replace the checkpoint's, such as ``dropout=0.0`` or
             ``pooler=False``.
 
     Raises:
-        CheckpointError: for a missing or damaged file, an unsupported option, or tensors that are
+        CheckpointError: if a file is missing or damaged, an option is not supported, or tensors are
             missing, unexpected or of a wrong shape.
-        ValueError: for an override that is not a config field, or out of range.
+        ValueError: if an override is not a config field, or is out of range.
     """
     with opened(path) as source:
         return Checkpoint(source, family, **overrides).backbone(dtype=dtype)

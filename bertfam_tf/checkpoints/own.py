@@ -20,7 +20,7 @@ from bertfam_tf.sources import DESCRIPTION, CheckpointError, sha256
 
 
 def matches(directory: Path) -> bool:
-    """Whether the directory has a description of this format."""
+    """Returns whether the directory has a description of this format."""
     return (directory / DESCRIPTION).is_file()
 
 
@@ -28,7 +28,7 @@ def check_digests(directory: Path, digests: Mapping[str, str]) -> None:
     """Checks that the files are the ones that were saved.
 
     Raises:
-        CheckpointError: for a file that is missing, outside of the directory, or another one.
+        CheckpointError: if a file is missing, outside of the directory, or differs.
     """
     for name, digest in digests.items():
         file = directory / name

@@ -21,12 +21,12 @@ INDEX = "pytorch_model.bin.index.json"
 
 
 def matches(directory: Path) -> bool:
-    """Whether the directory has weights of this kind."""
+    """Returns whether the directory has weights of this kind."""
     return (directory / SINGLE).is_file() or (directory / INDEX).is_file()
 
 
 def read(directory: Path) -> Tensors:
-    """The tensors of a directory that has such weights.
+    """Returns the tensors of a directory that has such weights.
 
     Raises:
         CheckpointError: if torch is not installed, or a file is truncated, damaged, or contains

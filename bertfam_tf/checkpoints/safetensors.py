@@ -35,22 +35,22 @@ _OF_A_HEADER = (ValueError, LookupError, TypeError, AttributeError, RecursionErr
 
 
 def matches(directory: Path) -> bool:
-    """Whether the directory has weights of this kind."""
+    """Returns whether the directory has weights of this kind."""
     return (directory / SINGLE).is_file() or (directory / INDEX).is_file()
 
 
 def read(directory: Path) -> Tensors:
-    """The tensors of a directory that has such weights.
+    """Returns the tensors of a directory that has such weights.
 
     Raises:
-        CheckpointError: for a missing shard, a truncated or damaged file, or an index that names
+        CheckpointError: if a shard is missing, a file is truncated or damaged, or the index names
             tensors that its shards do not contain.
     """
     return Tensors(shards.read(directory, SINGLE, INDEX, _tensors))
 
 
 def read_file(file: Path) -> Tensors:
-    """The tensors of one file; errors as for ``read``."""
+    """Returns the tensors of one file; errors as for ``read``."""
     return Tensors((tensor.name, tensor) for tensor in _tensors(file))
 
 

@@ -43,26 +43,26 @@ def save_pretrained(
             directory with other files, the two files of a checkpoint are replaced atomically, one
             after the other.
         heads: built heads to save with the backbone, by name.
-        labels: names of the classes, for a head with labels.
+        labels: the names of the classes, for a head with labels.
 
     Raises:
-        ValueError: for an unknown head.
+        ValueError: if a head is unknown.
         FileExistsError: if the directory has a ``config.json`` that is not a model's, or weights
             without one.
-        CheckpointError: for a family or config fields that the format cannot represent, or weights
-            that are not finite; the message names them. Nothing is written.
+        CheckpointError: if the format cannot represent the family or config fields, or weights are
+            not finite; the message names them. Nothing is written.
     """
     target = Path(directory)
     _check_replaceable(target)
     with files.scratch(target) as temporary:
-        made = temporary / "checkpoint"
-        made.mkdir()
-        write(backbone, made, heads=heads, labels=labels)
+        checkpoint_directory = temporary / "checkpoint"
+        checkpoint_directory.mkdir()
+        write(backbone, checkpoint_directory, heads=heads, labels=labels)
         if target.is_dir() and any(target.iterdir()):
             for name in (SINGLE, huggingface.CONFIG):
-                files.move_into_place(made / name, target / name)
+                files.move_into_place(checkpoint_directory / name, target / name)
         else:
-            files.move_into_place(made, target)
+            files.move_into_place(checkpoint_directory, target)
 
 
 def _check_replaceable(directory: Path) -> None:
@@ -124,7 +124,7 @@ def convert(source: str | Path, target: str | Path, **options: Any) -> Path:
     Args:
         source: a directory, ``package:NAME``, or a hub id.
         target: the directory to create; it is written atomically.
-        **options: as for ``load_backbone``.
+        **options: the same as for ``load_backbone``.
 
     Returns:
         ``target``.
@@ -139,7 +139,7 @@ def convert(source: str | Path, target: str | Path, **options: Any) -> Path:
     checkpoint = Checkpoint(source, **options)
     reject_external_links(source, checkpoint.directory)
     if own.matches(checkpoint.directory):
-        # Says why the format was chosen, if it was for the config.
+        # The logged reason, if the config decided the format.
         huggingface.describe(checkpoint.family, checkpoint.config)
         raise CheckpointError(
             f"{source} is in this package's own format, whose tokenizer is not copied: load a task "
@@ -149,7 +149,7 @@ def convert(source: str | Path, target: str | Path, **options: Any) -> Path:
     record = checkpoint.family
     names = huggingface.names_of(record)
     table = {p: n for head, spec in record.heads.items() for p, n in spec.weights(head).items()}
-    found = _tensors(record, table, checkpoint.head_tensors(), checkpoint.config)
+    head_tensors = _tensors(record, table, checkpoint.head_tensors(), checkpoint.config)
     labels = checkpoint.labels or _unnamed_labels(checkpoint)
     values = huggingface.describe(record, backbone.config) | _label_values(labels)
     known = checkpoint.heads()
@@ -160,13 +160,13 @@ def convert(source: str | Path, target: str | Path, **options: Any) -> Path:
         values["lang_id"] = checkpoint.language_id
     if checkpoint.classes:
         values["architectures"] = checkpoint.classes
-    elif known or not found:
+    elif known or not head_tensors:
         values |= _classes(names, known)
     values |= checkpoint.kept
     tensors = _tensors(record, names.weights, plain_weights(backbone), backbone.config)
     with new_directory(target) as temporary:
-        with_head = found or any(checkpoint.has_head(name) for name in record.heads)
-        _write(temporary, values, tensors, found, names.prefix if with_head else "")
+        with_head = head_tensors or any(checkpoint.has_head(name) for name in record.heads)
+        _write(temporary, values, tensors, head_tensors, names.prefix if with_head else "")
         tokenizer_files.copy(checkpoint.directory, temporary)
         if (checkpoint.directory / PRETRAINING_HEADS).is_file():
             shutil.copyfile(checkpoint.directory / PRETRAINING_HEADS, temporary / PRETRAINING_HEADS)
@@ -176,12 +176,12 @@ def convert(source: str | Path, target: str | Path, **options: Any) -> Path:
 
 
 def _unnamed_labels(checkpoint: Checkpoint) -> list[str] | None:
-    """transformers' default names for the labels of a stored head, if they are not two: it takes
-    their number from the config, where two is the default."""
+    """Returns transformers' default label names of a stored head, unless there are two, its
+    default."""
     for name, spec in checkpoint.family.heads.items():
-        found = checkpoint.head_labels(name) if spec.has_labels else None
-        if found is not None and len(found) != 2:
-            return found
+        labels = checkpoint.head_labels(name) if spec.has_labels else None
+        if labels is not None and len(labels) != 2:
+            return labels
     return None
 
 
@@ -206,14 +206,16 @@ def _tensors(
 ) -> dict[str, np.ndarray]:
     """Converts weights by variable path to Hugging Face's tensors."""
     names = record.expand(table, config)
-    found: dict[str, dict[str, np.ndarray]] = {}
+    parts_by_name: dict[str, dict[str, np.ndarray]] = {}
     for path, value in weights.items():
         if path not in names:
             raise CheckpointError(f"The family {record.name} defines no name for {path}.")
         name, _, transform = names[path].partition("|")
-        found.setdefault(name, {})[transform] = stored(value, transform)
-    # The transforms of the parts of a tensor begin with the number of the part.
-    joined = {n: np.concatenate([parts[k] for k in sorted(parts)]) for n, parts in found.items()}
+        parts_by_name.setdefault(name, {})[transform] = stored(value, transform)
+    # The transforms of the parts of a tensor start with the number of the part.
+    joined = {
+        n: np.concatenate([parts[k] for k in sorted(parts)]) for n, parts in parts_by_name.items()
+    }
     copies = record.expand(huggingface.names_of(record).copies, config)
     joined |= {copy: joined[name] for copy, name in copies.items() if name in joined}
     return {name: np.ascontiguousarray(array) for name, array in joined.items()}
@@ -229,12 +231,12 @@ def _label_values(labels: Sequence[str] | None) -> dict[str, Any]:
 
 
 def _needs_pooler(head: registry.HeadSpec) -> bool:
-    """Whether transformers' model with that head has a pooler."""
+    """Returns whether transformers' model with that head has a pooler."""
     return head.reads == "pooled_output" or head.tied_output is not None
 
 
 def _default_labels(head: registry.HeadSpec, layer: Any) -> list[str] | None:
-    """transformers' default names for the labels of a head."""
+    """Returns transformers' default names for the labels of a head."""
     return [f"LABEL_{i}" for i in range(layer.parts[-1].units)] if head.has_labels else None
 
 
@@ -250,13 +252,13 @@ def _write(
     prefix: str,
 ) -> None:
     # As in transformers, the encoder's names have a prefix only if the model has a head.
-    named = {prefix + name: array for name, array in tensors.items()} | dict(heads)
-    bad = sorted(_not_finite(named.items()))
+    by_name = {prefix + name: array for name, array in tensors.items()} | dict(heads)
+    bad = sorted(_not_finite(by_name.items()))
     if bad:
         raise CheckpointError(f"Not written, because of NaN or infinity in {join_names(bad)}.")
     text = json.dumps(dict(values), indent=2, sort_keys=True) + "\n"
     (directory / huggingface.CONFIG).write_text(text, "utf-8")
-    safetensors.write(named, directory / SINGLE, metadata={"format": "pt"})
+    safetensors.write(by_name, directory / SINGLE, metadata={"format": "pt"})
     # safetensors writes files that only their owner can read.
     shutil.copymode(directory / huggingface.CONFIG, directory / SINGLE)
 

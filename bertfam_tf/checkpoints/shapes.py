@@ -20,7 +20,7 @@ from bertfam_tf.sources import CheckpointError
 def declared(
     family: registry.Family, config: Any, stored: int, what: str
 ) -> dict[str, tuple[int, ...]]:
-    """The path and shape of each variable of the backbone, without allocating them.
+    """Returns the path and shape of each variable of the backbone, without allocating them.
 
     If the family has a table of all paths, only two layers are built, because all layers but the
     first have the same shapes unless heads were pruned.
@@ -32,7 +32,7 @@ def declared(
         what: the config, for error messages.
 
     Raises:
-        CheckpointError: for more layers than stored tensors, or an invalid config.
+        CheckpointError: if there are more layers than stored tensors, or the config is invalid.
     """
     table = family.huggingface.weights if family.huggingface else {}
     for path in (*table, *(f"{{{letter}}}" for letter in family.indices)):
@@ -51,7 +51,7 @@ def declared(
         for name in capped:
             _check_count(name, getattr(config, name), getattr(config, name), stored, what)
         return _shapes(family, config, what)
-    found = dict(shapes)
+    all_shapes = dict(shapes)
     for path in table:
         counts = family.counts(path, config)
         built = family.counts(path, two)
@@ -63,8 +63,8 @@ def declared(
                 range(i, counts[letter] if i == built[letter] - 1 else i + 1)
                 for letter, i in zip(counts, numbers, strict=True)
             ]
-            found |= {_numbered(path, counts, i): shape for i in itertools.product(*ranges)}
-    return found
+            all_shapes |= {_numbered(path, counts, i): shape for i in itertools.product(*ranges)}
+    return all_shapes
 
 
 def _numbered(path: str, letters: Any, numbers: tuple[int, ...]) -> str:

@@ -12,18 +12,18 @@ from bertfam_tf.sources import CheckpointError
 def read(
     directory: Path, single: str, index: str, tensors: Callable[[Path], Iterator[Stored]]
 ) -> Iterator[tuple[str, Stored]]:
-    """The tensors of ``single``, or of the files that ``index`` lists.
+    """Returns the tensors of ``single``, or of the files that ``index`` lists.
 
     Raises:
-        CheckpointError: for a missing shard, a damaged index, or an index that names tensors that
-            its shards do not contain.
+        CheckpointError: if a shard is missing, the index is damaged, or it names tensors that its
+            shards do not contain.
     """
     if (directory / single).is_file():
         yield from ((tensor.name, tensor) for tensor in tensors(directory / single))
         return
     content = parsing.read_json(directory / index, CheckpointError)
     table = content.get("weight_map") if isinstance(content, dict) else None
-    if not isinstance(table, dict) or not all(isinstance(each, str) for each in table.values()):
+    if not isinstance(table, dict) or not all(isinstance(file, str) for file in table.values()):
         raise CheckpointError(
             f"{directory / index} is not an index of shards: expected a weight_map from "
             "tensors to file names."

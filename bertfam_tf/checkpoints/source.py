@@ -24,10 +24,10 @@ class Source:
             backbone and heads. Without an entry for the backbone, or None: its tensors are named
             by variable path.
         ignored: regular expressions of tensor names that may remain unused.
-        copies: name of a tensor that duplicates another -> name of the other.
+        copies: the name of a tensor that duplicates another -> name of the other.
         values: entries of Hugging Face's ``config.json`` for labels, languages, task and tokenizer.
         options: stored options of tasks, by our names; a task uses those that it has.
-        outputs: ``problem_type`` of the only tasks that compute what the checkpoint's head did.
+        outputs: ``problem_type`` of the only tasks with the output of the checkpoint's head.
         unsupported: head -> why the stored one cannot be computed; the error if it is requested.
     """
 
@@ -61,7 +61,7 @@ class Format:
 
 
 def requested_family(requested: str | None, found: Family, format: str, file: Path) -> Family:
-    """The requested family, or the one that the file names.
+    """Returns the requested family, or the one that the file names.
 
     Raises:
         CheckpointError: if the two have different names in the format.

@@ -30,7 +30,7 @@ class Stored:
     read: Callable[[], np.ndarray]
 
     def reshaped(self, shape: tuple[int, ...], change: Callable) -> Stored:
-        """The tensor after the function ``change``, which gives it the given shape."""
+        """Returns the tensor after the function ``change``, which changes it to ``shape``."""
         return dataclasses.replace(self, shape=shape, read=lambda: change(self.read()))
 
 
@@ -41,7 +41,7 @@ class Tensors(Mapping[str, np.ndarray]):
         stored: pairs of name and tensor.
 
     Raises:
-        CheckpointError: for two tensors with the same name.
+        CheckpointError: if two tensors have the same name.
     """
 
     def __init__(self, stored: Iterable[tuple[str, Stored]]):
@@ -54,19 +54,19 @@ class Tensors(Mapping[str, np.ndarray]):
                 )
 
     def renamed(self, rename: Callable[[str], str]) -> Tensors:
-        """The same tensors under other names; errors as for the constructor."""
+        """Returns the same tensors under other names; errors as for the constructor."""
         return Tensors((rename(name), tensor) for name, tensor in self._stored.items())
 
     def stored_name(self, name: str) -> str:
-        """The tensor's name in the file."""
+        """Returns the tensor's name in the file."""
         return self._stored[name].name
 
     def dtype(self, name: str) -> str:
-        """The tensor's type as in safetensors, such as ``F32`` or ``BF16``."""
+        """Returns the tensor's type as in safetensors, such as ``F32`` or ``BF16``."""
         return self._stored[name].dtype
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """The tensor's shape, without reading the tensor."""
+        """Returns the tensor's shape, without reading the tensor."""
         return self._stored[name].shape
 
     def __getitem__(self, name: str) -> np.ndarray:
@@ -98,7 +98,7 @@ _TYPES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF1
 
 
 def type_name(dtype: object) -> str:
-    """safetensors' name of a NumPy, TensorFlow or torch type; the type's own name if there is none.
+    """Returns safetensors' name of a NumPy, TensorFlow or torch type; else the type's own name.
 
     Args:
         dtype: a type, or its name.

@@ -82,7 +82,7 @@ def _configs() -> list[str]:
 
 
 def matches(directory: Path) -> bool:
-    """Whether the directory has a config of this format, and no Hugging Face weights."""
+    """Returns whether the directory has a config of this format, and no Hugging Face weights."""
     if not any((directory / name).is_file() for name in _configs()):
         return False
     if not huggingface.matches(directory):
@@ -92,7 +92,7 @@ def matches(directory: Path) -> bool:
 
 
 def has_weights(directory: Path) -> bool:
-    """Whether the directory has the index of a TensorFlow checkpoint."""
+    """Returns whether the directory has the index of a TensorFlow checkpoint."""
     return any(_indices(directory))
 
 
@@ -117,7 +117,7 @@ def read(directory: Path, family: str | None = None) -> Source:
 
 
 def _read_json(file: Path, family: str | None, format: str) -> tuple[Family, Config]:
-    """The family and config of a JSON file, which has the same keys as Hugging Face's configs."""
+    """Returns the family and config of a JSON file with the keys of Hugging Face's configs."""
     values = parsing.read_json(file, CheckpointError)
     if not isinstance(values, dict) or "hidden_size" not in values:
         raise CheckpointError(f"{file} has no 'hidden_size'; expected the config of an encoder.")
@@ -136,12 +136,12 @@ def _read_json(file: Path, family: str | None, format: str) -> tuple[Family, Con
 def _read_params(
     file: Path, content: Any, family: str | None, format: str
 ) -> tuple[Family, Config]:
-    """The family and config of Model Garden's ``params.yaml``."""
+    """Returns the family and config of Model Garden's ``params.yaml``."""
     try:
         model = content["task"]["model"]
         encoder = model["encoder"]
         kind = encoder["type"]
-        given = dict(encoder[kind])
+        values = dict(encoder[kind])
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(
             f"{file} has no task.model.encoder, as Model Garden writes it: {error!r}"
@@ -152,17 +152,17 @@ def _read_params(
             f"{file} is for a {truncated_repr(kind)} encoder. Known: {', '.join(known)}."
         )
     for key, supported in _PARAMS_REQUIRED.items():
-        if given.get(key, supported) != supported:
+        if values.get(key, supported) != supported:
             raise CheckpointError(
-                f"{file} has {key} = {truncated_repr(given[key])}, which is not supported; "
+                f"{file} has {key} = {truncated_repr(values[key])}, which is not supported; "
                 f"supported: {supported!r}."
             )
     record = requested_family(family, known[kind], format, file)
     fields: dict[str, Any] = {}
     for key, ours in record.formats[_GARDEN].config.items():
-        if given.get(key) is not None:
-            fields |= dict.fromkeys(ours, given[key])
-    if model.get("mlm_activation") not in (None, given.get("hidden_activation", "gelu")):
+        if values.get(key) is not None:
+            fields |= dict.fromkeys(ours, values[key])
+    if model.get("mlm_activation") not in (None, values.get("hidden_activation", "gelu")):
         fields["lm_activation"] = model["mlm_activation"]
     for name in ("activation", "lm_activation"):
         if fields.get(name) == "gelu":
@@ -174,7 +174,7 @@ def _read_task(file: Path, content: Any, tensors: Tensors) -> dict[str, Any]:
     """Entries of Hugging Face's config for the labels in ``params.yaml``.
 
     Raises:
-        CheckpointError: for labels that are not valid, or a head that is not the one described.
+        CheckpointError: if labels are invalid, or the head is not the one described.
     """
     task = content["task"]
     model = task["model"]
@@ -183,7 +183,7 @@ def _read_task(file: Path, content: Any, tensors: Tensors) -> dict[str, Any]:
         model.get("num_classes"),
         model.get("use_encoder_pooler"),
     )
-    texts = isinstance(names, list) and all(isinstance(each, str) for each in names)
+    texts = isinstance(names, list) and all(isinstance(label, str) for label in names)
     if names is not None and not texts:
         raise CheckpointError(
             f"{file}: class_names must be a list of strings, got {truncated_repr(names)}."
@@ -212,25 +212,25 @@ def _indices(directory: Path) -> list[Path]:
 
 
 def _prefix(directory: Path) -> Path:
-    found = sorted(file.name.removesuffix(".index") for file in _indices(directory))
-    if not found:
+    prefixes = sorted(file.name.removesuffix(".index") for file in _indices(directory))
+    if not prefixes:
         raise CheckpointError(
             f"No weights in {directory}: expected bert_model.ckpt.index, or another *.index."
         )
-    chosen = [name for name in _PREFERRED if name in found] or found
-    if len(found) > 1 and chosen is found:
+    chosen = [name for name in _PREFERRED if name in prefixes] or prefixes
+    if len(prefixes) > 1 and chosen is prefixes:
         latest = _latest(directory / "checkpoint")
-        if latest not in found:
+        if latest not in prefixes:
             raise CheckpointError(
                 f"{directory} has several checkpoints and does not specify one: "
-                f"{join_names(found)}."
+                f"{join_names(prefixes)}."
             )
         chosen = [latest]
     return directory / chosen[0]
 
 
 def _latest(file: Path) -> str | None:
-    """The last checkpoint that ``checkpoint`` lists; None if there is no such file."""
+    """Returns the last checkpoint that ``checkpoint`` lists; None if there is no such file."""
     if not os.path.lexists(file):
         return None
     text = parsing.read_text(file, CheckpointError)
@@ -307,7 +307,7 @@ def _garden_paths(
 
 
 def _head_name(path: str) -> str:
-    """The name in the table of a tensor outside of the encoder."""
+    """Returns the name in the table of a tensor outside of the encoder."""
     if match := _OWN_POOLER.fullmatch(path):
         return f"{_POOLER}/{match[1]}"
     if path.endswith(_LM_BIAS):
@@ -320,7 +320,7 @@ def _head_name(path: str) -> str:
 
 
 def _layer_names(paths: dict[str, str]) -> dict[str, str]:
-    """``layer_with_weights-N`` -> the layer's name, by their fixed order."""
+    """Maps ``layer_with_weights-N`` to the layer's name, by their fixed order."""
     count = len({path.partition("/")[0] for path in paths if path.startswith("layer_with_weights")})
     if not count:
         return {}

@@ -26,12 +26,12 @@ def copy(source: Path, target: Path) -> None:
     """Copies the tokenizer's files in ``source`` into ``target``.
 
     Raises:
-        CheckpointError: for an unknown or damaged KerasHub tokenizer.
+        CheckpointError: if a KerasHub tokenizer is unknown or damaged.
     """
     preset = hub_presets.tokenizer(source)
     if preset is not None:
-        found, options = preset
-        for name, file in found.items():
+        by_name, options = preset
+        for name, file in by_name.items():
             shutil.copyfile(file, target / name)
         _write_config(target, options)
         return

@@ -1,4 +1,4 @@
-"""Text files as batches of pretraining, of which a few examples at a time are in memory."""
+"""Text files as batches of pretraining, with only a few examples in memory at a time."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class Corpus(FormedExamples):
     """Text files as examples of masked language modeling, formed in each pass.
 
     Args:
-        files: UTF-8 text.
-        tokenizer: of the model, with a mask token.
-        length, format, task: as for ``Format``.
-        documents, sentences: as for ``data.documents.read_documents``.
-        shuffle: number of examples among which the next one is drawn; 1 for the files' order.
-        seed: of the order, the pairs and the masks.
-        spans: as for ``Format``.
+        files: the paths of UTF-8 text files.
+        tokenizer: the tokenizer of the model, with a mask token.
+        length, format, task: the same as for ``Format``.
+        documents, sentences: the same as for ``data.documents.read_documents``.
+        shuffle: the number of examples among which the next one is drawn; 1 for the files' order.
+        seed: the seed of the order, the pairs and the masks.
+        spans: the same as for ``Format``.
 
     Raises:
         ValueError: as ``Format``, ``Examples`` and ``read_documents`` raise it.
@@ -61,8 +61,8 @@ class Corpus(FormedExamples):
         """Yields the examples of one pass, in the order in which they are trained on.
 
         Args:
-            number: of the pass, from 0.
-            copies: as for ``batches``.
+            number: the number of the pass, from 0.
+            copies: the same as for ``batches``.
 
         Raises:
             ValueError: if the files have no text, or are not UTF-8.
@@ -71,25 +71,25 @@ class Corpus(FormedExamples):
             yield example
 
     def _formed(self, seed: int) -> Iterator[Segments]:
-        """Yields all examples in the order of the text; ``seed`` is that of pairs."""
-        found = None
+        """Yields all examples in the order of the text; ``seed`` draws the pairs."""
+        example = None
         documents = read_documents(self.files, self.documents, self.sentences)
-        for found in self.format.form(documents, seed, in_turns=self.documents == "file"):
-            yield found
-        if found is None:
+        for example in self.format.form(documents, seed, in_turns=self.documents == "file"):
+            yield example
+        if example is None:
             raise ValueError(f"There is no text in {join_names(map(str, self.files))}.")
 
     def count(self) -> int:
-        """The number of examples in the first pass, which is formed for it."""
+        """Returns the number of examples in the first pass, which is formed for it."""
         return sum(1 for _ in self.examples())
 
     def _labels(self) -> set[int]:
-        found: set[int] = set()
+        labels: set[int] = set()
         for example in self._formed(pass_seed(self.seed, 0)):
-            found |= set() if example.label is None else {example.label}
-            if len(found) == 2:
+            labels |= set() if example.label is None else {example.label}
+            if len(labels) == 2:
                 break
-        return found
+        return labels
 
     def _source(self) -> str:
         return join_names(map(str, self.files))

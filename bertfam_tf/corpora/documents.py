@@ -22,38 +22,39 @@ _END = re.compile(r"(?<=[.!?…。！？])([\"'”’»)\]]*)\s+(?=[\"'“‘«(
 
 def split_sentences(text: str) -> list[str]:
     """Splits a paragraph after full stops, question marks and exclamation marks."""
-    found, start = [], 0
+    sentences, start = [], 0
     for match in _END.finditer(text):
-        found.append(text[start : match.end(1)])
+        sentences.append(text[start : match.end(1)])
         start = match.end()
-    return [*found, text[start:]]
+    return [*sentences, text[start:]]
 
 
 def find_files(patterns: Iterable[str | Path]) -> list[Path]:
-    """Files by their names, or by patterns such as ``books/*.txt``, whose files are sorted.
+    """Finds files by name or by patterns such as ``books/*.txt``, whose files are sorted.
 
     Raises:
-        ValueError: for a name or pattern without any file.
+        ValueError: if a name or pattern matches no file.
     """
-    found: list[Path] = []
+    all_files: list[Path] = []
     for pattern in map(str, patterns):
         matches = sorted(glob.glob(pattern, recursive=True)) or [pattern]
-        files = [Path(each) for each in matches if Path(each).is_file()]
+        files = [Path(match) for match in matches if Path(match).is_file()]
         if not files:
             raise ValueError(f"There is no file {pattern}.")
-        found += files
-    return found
+        all_files += files
+    return all_files
 
 
 class Part(NamedTuple):
-    """Documents of a text file: those before which a separator begins in a range of its bytes.
+    """A range of bytes of a text file, with the documents whose preceding separator starts in it.
 
     A separator is a blank line where these separate documents, and any line where each is one. The
-    file's first document is in the range that begins at 0. Adjacent ranges have each document once.
+    file's first document is in the range that starts at 0. Adjacent ranges contain each document
+    once.
 
     Fields:
         file: UTF-8 text.
-        begin, end: in bytes; ``end`` is exclusive, None for the end of the file.
+        begin, end: the range, in bytes; ``end`` is exclusive, None for the end of the file.
     """
 
     file: str | Path
@@ -61,7 +62,7 @@ class Part(NamedTuple):
     end: int | None = None
 
     def lines(self, documents: str) -> Iterator[str]:
-        """The stripped lines of the documents; arguments and errors as for ``read_documents``."""
+        """Yields the stripped lines of the documents; see ``read_documents``."""
         inside = self.begin == 0
         for at, line in _lines(self.file, self.begin):
             if inside:
@@ -73,21 +74,21 @@ class Part(NamedTuple):
 
 
 class Texts(Protocol):
-    """What has documents: a ``Part``, or ``data.published.Texts``."""
+    """A source of documents: a ``Part``, or ``data.published.Texts``."""
 
     def lines(self, documents: str) -> Iterator[str]:
-        """The lines of all documents, stripped; ``documents`` as for ``read_documents``."""
+        """Returns the lines of all documents, stripped; ``documents`` as for ``read_documents``."""
 
 
 def read_documents(
     files: Iterable[str | Path | Texts], documents: str = "blank_line", sentences: str = "line"
 ) -> Iterator[Iterator[str]]:
-    """The documents of UTF-8 text files, of which one line at a time is in memory.
+    """Reads the documents of UTF-8 text files, with one line in memory at a time.
 
     Args:
-        files: or parts of them, read in this order.
-        documents: what a document is: ``"blank_line"``, the lines up to an empty one; ``"file"``;
-            or ``"line"``.
+        files: the files or ranges of files, read in this order.
+        documents: the unit of a document: ``"blank_line"``, the lines up to an empty one;
+            ``"file"``; or ``"line"``.
         sentences: ``"line"``, each line is a sentence, as BERT's code reads text; or ``"split"``,
             each line is a paragraph, see ``split_sentences``.
 
@@ -95,7 +96,7 @@ def read_documents(
         For each document an iterator over its sentences, to be read before the next document.
 
     Raises:
-        ValueError: for unknown values; while reading, for a file that is missing or not UTF-8.
+        ValueError: if a value is unknown; while reading, if a file is missing or not UTF-8.
     """
     one_of("documents", documents, DOCUMENTS)
     one_of("sentences", sentences, SENTENCES)
@@ -127,7 +128,7 @@ def _split(lines: Iterator[str], documents: str) -> Iterator[Iterable[str]]:
         if line:
             document = _up_to_blank(line, lines)
             yield document
-            for _ in document:  # what was not read
+            for _ in document:  # the lines that were not read
                 pass
 
 
@@ -139,7 +140,7 @@ def _up_to_blank(first: str, lines: Iterator[str]) -> Iterator[str]:
 
 
 def _lines(file: str | Path, begin: int) -> Iterator[tuple[int, str]]:
-    """The lines that begin at or after a byte, stripped, with the byte at which each begins."""
+    """Yields the stripped lines that start at or after a byte, with the byte of their start."""
     parsing.check_regular(Path(file))
     try:
         with Path(file).open("rb") as stream:
@@ -150,8 +151,8 @@ def _lines(file: str | Path, begin: int) -> Iterator[tuple[int, str]]:
             for line in stream:
                 text = line.decode("utf-8" if at else "utf-8-sig")
                 # Carriage returns are ends of lines too.
-                for each in io.StringIO(text, newline=None):
-                    yield at, each.strip()
+                for part in io.StringIO(text, newline=None):
+                    yield at, part.strip()
                 at += len(line)
     except UnicodeDecodeError as error:
         raise ValueError(f"{file} must be UTF-8: {error}.") from None

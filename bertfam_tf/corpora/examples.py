@@ -41,15 +41,15 @@ class Format:
     """How documents become examples, and examples a model's inputs.
 
     Args:
-        tokenizer: of the model.
-        length: maximum number of tokens of an example, with special tokens.
+        tokenizer: the tokenizer of the model.
+        length: the maximum number of tokens of an example, with special tokens.
         name: one of the four of ``objectives.formats``, such as ``"full_sentences"``.
-        task: of pairs, ``"nsp"`` or ``"sop"``.
+        task: the task of pairs, ``"nsp"`` or ``"sop"``.
         spans: finds the spans of sentences, such as named entities, for the unit ``"given"`` of
             ``Masking``; None for none.
 
     Raises:
-        ValueError: for an unknown name or task, or a length that leaves no room for two tokens.
+        ValueError: if the name or task is unknown, or the length leaves no room for two tokens.
     """
 
     def __init__(
@@ -77,13 +77,13 @@ class Format:
     def form(
         self, documents: Iterable[Iterator[str]], seed: int = 0, *, in_turns: bool = False
     ) -> Iterator[Segments]:
-        """Examples of documents.
+        """Yields examples from documents.
 
         Args:
             documents: sentences, as ``data.documents.read_documents`` returns them.
-            seed: of what is drawn for pairs.
+            seed: the seed of random draws for pairs.
             in_turns: for pairs, whether documents are read in turns instead of each into memory;
-                their iterators have to be independent, as those of several files are.
+                their iterators have to be independent, as for several files.
         """
         tokens: Iterable[Any]
         if self.pairs and in_turns:
@@ -101,7 +101,7 @@ class Format:
         return pairs(tokens, self._room, task=self.task, seed=seed)
 
     def pack(self, first: tf.RaggedTensor, second: tf.RaggedTensor) -> dict[str, tf.Tensor]:
-        """The inputs of a batch of examples, int32 (batch, tokens), with special tokens.
+        """Returns the inputs of a batch of examples, int32 (batch, tokens), with special tokens.
 
         With ``spans``, one more is ``"spans"``, as ``Masking`` takes it.
         """
@@ -117,7 +117,7 @@ class Format:
             return self._packer([first])
         pair, single = self._packer([first, second]), self._packer([first])
         # A pair's layout has a separator after its second segment, which may be missing.
-        length = tf.maximum(*(tf.shape(each["token_ids"])[1] for each in (pair, single)))
+        length = tf.maximum(*(tf.shape(inputs["token_ids"])[1] for inputs in (pair, single)))
         is_pair = tf.expand_dims(second.row_lengths() > 0, 1)
         pad = self.tokenizer.special_ids.get("pad", 0)
         return {
@@ -125,19 +125,19 @@ class Format:
                 is_pair,
                 *(
                     tf.pad(
-                        each[name],
-                        [[0, 0], [0, length - tf.shape(each[name])[1]]],
+                        inputs[name],
+                        [[0, 0], [0, length - tf.shape(inputs[name])[1]]],
                         constant_values=pad if name == "token_ids" else 0,
                     )
-                    for each in (pair, single)
+                    for inputs in (pair, single)
                 ),
             )
             for name in pair
         }
 
     def tokens(self, first: tf.RaggedTensor, second: tf.RaggedTensor) -> tf.Tensor:
-        """The tokens of each example of a batch, with special tokens; int64 (batch,)."""
-        one, two = (tf.cast(each.row_lengths(), tf.int64) for each in (first, second))
+        """Returns the tokens of each example of a batch, with special tokens; int64 (batch,)."""
+        one, two = (tf.cast(segments.row_lengths(), tf.int64) for segments in (first, second))
         special = [self.tokenizer.layout.special_count(n) for n in (1, 2)] if self.pairs else []
         if not special:
             return one + self.tokenizer.layout.special_count(1)
@@ -151,15 +151,15 @@ class Format:
         return self.tokenizer.tokenize(sentences).to_list()
 
     def _ids_and_spans(self, sentences: list[str]) -> list[Sentence]:
-        """Ids plus the size of the vocabulary times the number of a span, 0 for none.
+        """Returns ids plus the vocabulary size times the number of a span, 0 for none.
 
         Formats rearrange numbers, whatever they stand for.
         """
         assert self.spans is not None
         ids, starts, ends = self.tokenizer.tokenize_with_offsets(sentences)
-        found = self.spans(sentences)
-        bounds = np.zeros((len(sentences), max(1, *map(len, found), 1), 2), "int32")
-        for row, spans in zip(bounds, found, strict=True):
+        spans_by_sentence = self.spans(sentences)
+        bounds = np.zeros((len(sentences), max(1, *map(len, spans_by_sentence), 1), 2), "int32")
+        for row, spans in zip(bounds, spans_by_sentence, strict=True):
             row[: len(spans)] = np.reshape(spans, (-1, 2))
         starts, ends = starts.to_tensor(), ends.to_tensor()
         numbers = spans_at(starts, ends, bounds[..., 0], bounds[..., 1]).numpy()
@@ -171,7 +171,7 @@ class Format:
         return [row[:length].tolist() for row, length in zip(both, lengths, strict=True)]
 
     def _tokens_of_each(self, documents: Iterable[Iterator[str]]) -> Iterator[Iterator[Sentence]]:
-        """The same for consecutive documents, which share calls: most are short."""
+        """Returns the same for consecutive documents, which share calls: most are short."""
         numbers: deque[int] = deque()
 
         def sentences() -> Iterator[str]:
@@ -198,11 +198,11 @@ class Examples:
     A subclass implements `count`, `_batched` and `_packed`.
 
     Args:
-        shuffle: number of examples that are shuffled at a time; 1 for none.
-        seed: of the order, the pairs and the masks.
+        shuffle: the number of examples that are shuffled at a time; 1 for none.
+        seed: the seed of the order, the pairs and the masks.
 
     Raises:
-        ValueError: for a ``shuffle`` below 1.
+        ValueError: if ``shuffle`` is below 1.
     """
 
     def __init__(self, shuffle: int, seed: int):
@@ -211,13 +211,13 @@ class Examples:
         self.seed = seed
 
     def count(self) -> int:
-        """The number of examples in the first pass."""
+        """Returns the number of examples in the first pass."""
         raise NotImplementedError
 
     def _batched(
         self, batch_size: int, copies: int | None, passes: int | None, start: int
     ) -> tf.data.Dataset:
-        """Batches of what `_packed` takes and seeds of masks, arguments as for ``batches``.
+        """Returns batches of `_packed`'s input and seeds of masks; arguments as for ``batches``.
 
         Returns:
             A data set of tuples, of which the last element is the seeds, int32 (batch, 2).
@@ -225,7 +225,7 @@ class Examples:
         raise NotImplementedError
 
     def _packed(self, *example: Any) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
-        """The inputs of a batch, before they are masked, and its targets beside those of masks."""
+        """Returns the inputs of a batch before masking, and the targets other than masks."""
         raise NotImplementedError
 
     def batches(
@@ -238,23 +238,23 @@ class Examples:
         passes: int | None = 1,
         start: int = 0,
     ) -> tf.data.Dataset:
-        """Batches of masked examples.
+        """Returns batches of masked examples.
 
         Args:
-            batch_size: examples of a batch; the last batch of all passes may have fewer. None for
-                batches by their tokens.
+            batch_size: examples per batch; the last batch of all passes may have fewer. None
+                for batches by their tokens.
             masking: draws the masks.
             batch_tokens: the most tokens that a batch has, without padding, in place of
-                ``batch_size``: batches have about as many tokens as each other and more examples
-                where these are short, as RoBERTa's DOC-SENTENCES has them (arXiv 1907.11692,
-                section 4.2). One batch in sixteen or more has what is left.
-            copies: number of copies of the text whose masks and pairs differ. Passes read them in
-                turns, so that pass ``n`` and pass ``n + copies`` have the same masked examples in
-                another order: 1 for masks that are drawn once, as arXiv 1907.11692, section 4.1,
+                ``batch_size``: batches have about equally many tokens, and more examples where
+                these are short, as RoBERTa's DOC-SENTENCES has them (arXiv 1907.11692, section
+                4.2). At most one batch in sixteen holds the rest.
+            copies: the number of copies of the text whose masks and pairs differ. Passes read them
+                in turns, so that pass ``n`` and pass ``n + copies`` have the same masked examples
+                in another order: 1 for masks that are drawn once, as arXiv 1907.11692, section 4.1,
                 calls static masking (BERT's code writes 10 or 5 copies, ALBERT's 40); None for new
                 masks and pairs in each pass.
-            passes: number of passes over the examples; None for no end.
-            start: number of examples of these passes that are left out at their beginning; with
+            passes: the number of passes over the examples; None for no end.
+            start: the number of examples of these passes that are left out at their beginning; with
                 ``batch_tokens``, the number of batches. They are read, but not masked.
 
         Returns:
@@ -262,11 +262,12 @@ class Examples:
             ``segment_ids``, int32 (batch, length); the fields of ``objectives.Masked``,
             ``positions``, ``token_ids``, ``starts`` and ``ends``, int32 (batch, predictions), the
             ``originals``, int32 (batch, length), ``pair``, int32 (batch,), -1 for none, and
-            ``seeds``, int32 (batch, 2), those of each example's masks; and float32 (batch,
+            ``seeds``, int32 (batch, 2), the seeds of each example's masks; and float32 (batch,
             predictions), 1 for predictions.
 
         Raises:
-            ValueError: for sizes below 1, both kinds of batches or none, or a negative start.
+            ValueError: if a size is below 1, both or neither of ``batch_size`` and ``batch_tokens``
+                are None, or ``start`` is negative.
         """
         if (batch_size is None) == (batch_tokens is None):
             raise ValueError(
@@ -285,13 +286,13 @@ class Examples:
         return training_options(data.prefetch(2))
 
     def count_batches(self, batch_tokens: int) -> int:
-        """The number of batches of at most ``batch_tokens`` tokens in the first pass."""
+        """Returns the number of batches of at most ``batch_tokens`` tokens in the first pass."""
         return int(self._by_tokens(batch_tokens, None, 1).reduce(0, lambda count, *_: count + 1))
 
     def _by_tokens(
         self, batch_tokens: int | None, copies: int | None, passes: int | None
     ) -> tf.data.Dataset:
-        """As ``_batched``, with batches of at most ``batch_tokens`` tokens."""
+        """Returns the same as ``_batched``, in batches of at most ``batch_tokens`` tokens."""
         raise ValueError(f"{type(self).__name__} has no batches by tokens, expected a batch_size.")
 
     def _masked(self, masking: Masking) -> Any:
@@ -299,16 +300,16 @@ class Examples:
             *parts, seeds = example
             inputs, targets = self._packed(*parts)
             spans = {"spans": inputs.pop("spans")} if "spans" in inputs else {}
-            found = masking(inputs["token_ids"], inputs["padding_mask"], seeds, **spans)
+            masked_batch = masking(inputs["token_ids"], inputs["padding_mask"], seeds, **spans)
             targets |= {
-                "positions": found.positions,
-                "token_ids": found.targets,
-                "starts": found.starts,
-                "ends": found.ends,
+                "positions": masked_batch.positions,
+                "token_ids": masked_batch.targets,
+                "starts": masked_batch.starts,
+                "ends": masked_batch.ends,
                 "originals": inputs["token_ids"],
                 "seeds": seeds,
             }
-            return {**inputs, "token_ids": found.token_ids}, targets, found.weights
+            return {**inputs, "token_ids": masked_batch.token_ids}, targets, masked_batch.weights
 
         return tf.autograph.experimental.do_not_convert(masked)
 
@@ -317,8 +318,8 @@ class FormedExamples(Examples):
     """Examples in a format, as ``Segments``; `_batched` has first and second segments and labels.
 
     Args:
-        format: of the examples.
-        shuffle, seed: as for ``Examples``.
+        format: the format of the examples.
+        shuffle, seed: the same as for ``Examples``.
     """
 
     def __init__(self, format: Format, shuffle: int, seed: int):
@@ -341,7 +342,7 @@ class FormedExamples(Examples):
             )
 
         def divided(*chunk: Any) -> tf.data.Dataset:
-            """The batches of a chunk: as many of the next examples as there is room for."""
+            """Returns the batches of a chunk: as many of the next examples as there is room for."""
             tokens = self.format.tokens(*chunk[:2])
             total = tf.cumsum(tokens)
 
@@ -388,16 +389,16 @@ class FormedExamples(Examples):
         raise ValueError(f"{task} needs pairs with both labels, but {text} {reason}")
 
     def _labels(self) -> set[int]:
-        """The labels of pairs that the first pass has."""
+        """Returns the labels of pairs that the first pass has."""
         raise NotImplementedError
 
     def _source(self) -> str:
-        """The names of the files, for messages."""
+        """Returns the names of the files, for messages."""
         raise NotImplementedError
 
 
 def pass_seed(seed: int, number: Any) -> Any:
-    """The seed of a pass over a data set: an ``int``, or int64 if ``number`` is."""
+    """Returns the seed of a pass over a data set: an ``int``, or int64 if ``number`` is."""
     return (seed * 1_000_003 + number) % SEEDS
 
 
@@ -412,10 +413,10 @@ def in_passes(
     """Yields the examples of several passes, each with the seeds of its masks.
 
     Args:
-        formed: from the seed of a copy of the text to its examples, in the text's order.
-        seed: of the data set.
-        shuffle: number of examples among which the next one is drawn.
-        copies, passes, start: as for ``Examples.batches``.
+        formed: a function from the seed of a copy of the text to its examples, in the text's order.
+        seed: the seed of the data set.
+        shuffle: the number of examples among which the next one is drawn.
+        copies, passes, start: the same as for ``Examples.batches``.
     """
     numbers = count() if passes is None else range(passes)
     of_passes = (one_pass(formed, seed, shuffle, copies, number) for number in numbers)

@@ -18,7 +18,7 @@ from bertfam_tf.validation import in_range, one_of
 
 # Pairs that wait for a pair of another document to exchange segments with.
 _WAITING = 32
-# Documents that are read in turns, so that long ones have pairs of other documents beside theirs.
+# Documents that are read in turns, so that pairs of a long document mix with pairs of others.
 _IN_TURNS = 16
 
 Sentence = Sequence[int]
@@ -29,9 +29,9 @@ class Segments(NamedTuple):
     """An example of one or two segments, without special tokens.
 
     Fields:
-        first, second: token ids; ``second`` is empty in examples of one segment.
-        label: of a pair, 0 if ``second`` follows ``first`` in their document; 1 if it is from
-            another document, or precedes ``first``. None in examples of one segment.
+        first, second: the token ids; ``second`` is empty in examples of one segment.
+        label: the label of a pair, 0 if ``second`` follows ``first`` in their document; 1 if it is
+            from another document, or precedes ``first``. None in examples of one segment.
     """
 
     first: list[int]
@@ -42,12 +42,12 @@ class Segments(NamedTuple):
 def full_sentences(
     documents: Iterable[Document], length: int, separator: int | None = None
 ) -> Iterator[Segments]:
-    """FULL-SENTENCES: as many consecutive sentences as fit, across the ends of documents.
+    """Yields FULL-SENTENCES: as many consecutive sentences as fit, across the ends of documents.
 
     Args:
         documents: in the order in which they are read.
-        length: maximum number of tokens, without special tokens at both ends.
-        separator: token between the sentences of two documents; None for none.
+        length: the maximum number of tokens, without special tokens at both ends.
+        separator: the token between the sentences of two documents; None for none.
     """
     pending: list[int] = []
     for document in documents:
@@ -63,7 +63,7 @@ def full_sentences(
 
 
 def doc_sentences(documents: Iterable[Document], length: int) -> Iterator[Segments]:
-    """DOC-SENTENCES: as many consecutive sentences of one document as fit."""
+    """Yields DOC-SENTENCES: as many consecutive sentences of one document as fit."""
     for document in documents:
         yield from full_sentences([document], length)
 
@@ -76,7 +76,7 @@ def segment_pairs(
     short: float = 0.1,
     seed: int = 0,
 ) -> Iterator[Segments]:
-    """SEGMENT-PAIR: two segments, each of one or more consecutive sentences.
+    """Yields SEGMENT-PAIR: two segments, each of one or more consecutive sentences.
 
     With ``task="nsp"`` the second segment is from another document in half of the pairs: two pairs
     exchange their second segments. With ``task="sop"`` the segments of half of the pairs are
@@ -86,13 +86,13 @@ def segment_pairs(
 
     Args:
         documents: in the order in which they are read, sixteen of them in turns.
-        length: maximum number of tokens of a pair, without special tokens.
+        length: the maximum number of tokens of a pair, without special tokens.
         task: ``"nsp"``, next sentence prediction; or ``"sop"``, sentence order prediction.
-        short: share of the examples with a random smaller maximum (BERT's ``short_seq_prob``).
-        seed: of what is drawn.
+        short: the proportion of examples with a random smaller maximum (BERT's ``short_seq_prob``).
+        seed: the seed of random draws.
 
     Raises:
-        ValueError: for an unknown task, a length below 2, or a share that is not from 0 to 1.
+        ValueError: if the task is unknown, the length below 2, or ``short`` not from 0 to 1.
     """
     in_range("length", length, at_least=2)
     in_range("short", short, at_least=0, at_most=1)
@@ -107,12 +107,12 @@ def segment_pairs(
 def sentence_pairs(
     documents: Iterable[Document], length: int, *, task: str = "nsp", seed: int = 0
 ) -> Iterator[Segments]:
-    """SENTENCE-PAIR: as ``segment_pairs``, with segments of one sentence each.
+    """Yields SENTENCE-PAIR: the same as ``segment_pairs``, with segments of one sentence each.
 
     Two sentences that are longer than ``length`` together are examples of one segment.
 
     Raises:
-        ValueError: for an unknown task, or a length below 2.
+        ValueError: if the task is unknown, or the length below 2.
     """
     in_range("length", length, at_least=2)
     chunks = _chunks(documents, length, lambda: length, most=2)
@@ -125,12 +125,12 @@ def _chunks(
     limit: Callable[[], int],
     most: int | None = None,
 ) -> Iterator[tuple[int, list[Sentence]]]:
-    """Consecutive sentences that fit, with the number of their document; documents take turns.
+    """Yields consecutive sentences that fit, with the number of their document, in turns.
 
     Args:
-        length: maximum number of tokens of a sentence; longer ones are divided.
+        length: the maximum number of tokens of a sentence; longer ones are divided.
         limit: returns the maximum number of tokens of the next chunk, if it has several sentences.
-        most: maximum number of sentences.
+        most: the maximum number of sentences.
     """
 
     def of_document(number: int, document: Document) -> Iterator[tuple[int, list[Sentence]]]:
@@ -148,19 +148,19 @@ def _chunks(
             yield number, chunk
 
     unread = enumerate(documents)
-    turns = deque(of_document(*each) for each in islice(unread, _IN_TURNS))
+    turns = deque(of_document(*numbered) for numbered in islice(unread, _IN_TURNS))
     while turns:
         chunks = turns.popleft()
-        found = next(chunks, None)
-        if found is not None:
-            yield found
+        next_chunk = next(chunks, None)
+        if next_chunk is not None:
+            yield next_chunk
             turns.append(chunks)
         else:
-            turns.extend(of_document(*each) for each in islice(unread, 1))
+            turns.extend(of_document(*numbered) for numbered in islice(unread, 1))
 
 
 def _pieces(document: Document, length: int) -> Iterator[Sentence]:
-    """The sentences that are not empty, divided if they are longer than ``length``."""
+    """Returns the sentences that are not empty, divided if they are longer than ``length``."""
     for sentence in document:
         for start in range(0, len(sentence), length):
             yield sentence[start : start + length]
@@ -210,7 +210,7 @@ def _next_sentence(
             yield Segments(first, [], None)
             continue
         pair = _Waiting(number, first, second)
-        other = next((each for each in waiting if each.fits(pair, length)), None)
+        other = next((candidate for candidate in waiting if candidate.fits(pair, length)), None)
         if len(positive) < len(exchanged):
             positive.append(Segments(first, second, 0))
         elif other is None:
@@ -222,14 +222,14 @@ def _next_sentence(
             oldest = waiting.pop(0)
             positive.append(Segments(oldest.first, oldest.second, 0))
         while len(exchanged) >= 2 and len(positive) >= 2:
-            found = [exchanged.pop(0), exchanged.pop(0), positive.pop(0), positive.pop(0)]
-            draw.shuffle(found)
-            yield from found
+            pairs = [exchanged.pop(0), exchanged.pop(0), positive.pop(0), positive.pop(0)]
+            draw.shuffle(pairs)
+            yield from pairs
         while len(positive) > 2 * _WAITING:
             yield positive.pop(0)
     yield from positive + exchanged
-    for each in waiting:
-        yield Segments(each.first, each.second, 0)
+    for candidate in waiting:
+        yield Segments(candidate.first, candidate.second, 0)
 
 
 class _Waiting(NamedTuple):
@@ -240,6 +240,6 @@ class _Waiting(NamedTuple):
     second: list[int]
 
     def fits(self, other: _Waiting, length: int) -> bool:
-        """Whether they are of two documents, and no longer than ``length`` when exchanged."""
+        """Returns whether both are of different documents, and fit ``length`` when exchanged."""
         longest = max(len(self.first) + len(other.second), len(other.first) + len(self.second))
         return self.document != other.document and longest <= length

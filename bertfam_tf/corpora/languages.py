@@ -24,19 +24,20 @@ class Translations(Examples):
     """Pairs of sentences of two languages, each with its translation.
 
     Args:
-        files: two UTF-8 files whose lines are translations of each other; or one with two columns
-            that a tab separates. Pairs of which one is empty are left out.
+        files: two UTF-8 files, with a text on each line of one and its translation on the same line
+            of the other; or one file with two tab-separated columns. Pairs of which one is empty
+            are left out.
         languages: the ids of both languages.
         pairs: packs them.
-        tokenizers: of the model, for both languages.
-        shuffle: number of pairs among which the next one is drawn; 1 for the files' order.
-        seed: of the order and the masks.
+        tokenizers: the model's tokenizers for both languages.
+        shuffle: the number of pairs among which the next one is drawn; 1 for the files' order.
+        seed: the seed of the order and the masks.
 
     Targets of batches have ``translated``, int32 (batch,), which is 1.
 
     Raises:
-        ValueError: for another number of files; while reading, for files of different lengths, a
-            line without two columns, or text that is not UTF-8.
+        ValueError: if there are not one or two files; while reading, if the files differ in length,
+            a line does not have two columns, or text is not UTF-8.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class Translations(Examples):
         self.tokenizers = tokenizers
 
     def count(self) -> int:
-        """The number of pairs."""
+        """Returns the number of pairs."""
         return sum(1 for _ in self._in_order())
 
     def examples(self, number: int = 0, copies: int | None = None) -> Iterator[tuple[str, str]]:
@@ -97,15 +98,15 @@ class Translations(Examples):
         names = " and ".join(map(str, self.files))
         for file in self.files:
             parsing.check_regular(file)
-        found = False
+        any_pair = False
         try:
             for first, second in self._columns() if len(self.files) == 1 else self._lines(names):
                 if first and second:
-                    found = True
+                    any_pair = True
                     yield first, second
         except UnicodeDecodeError as error:
             raise ValueError(f"{names} must be UTF-8: {error}.") from None
-        if not found:
+        if not any_pair:
             raise ValueError(f"There are no translations in {names}.")
 
     def _columns(self) -> Iterator[tuple[str, str]]:
@@ -127,8 +128,7 @@ class Translations(Examples):
             for number, pair in enumerate(zip_longest(first, second), 1):
                 if None in pair:
                     raise ValueError(
-                        f"{names} must have as many lines as each other, but only one has a line "
-                        f"{number}."
+                        f"{names} must have equally many lines, but only one has a line {number}."
                     )
                 yield pair[0].strip(), pair[1].strip()
 
@@ -141,10 +141,10 @@ class Languages:
     sections 3.1 and 3.4).
 
     Args:
-        corpora: of the languages, by their ids.
-        translations: of pairs of languages.
-        exponent: of the number of sentences.
-        seed: of what is drawn.
+        corpora: the corpora of the languages, by their ids.
+        translations: the translations of pairs of languages.
+        exponent: the exponent of the number of sentences.
+        seed: the seed of random draws.
     """
 
     def __init__(
@@ -160,9 +160,9 @@ class Languages:
         self.seed = seed
 
     def count(self) -> int:
-        """The number of examples of one pass over everything."""
+        """Returns the number of examples of one pass over everything."""
         parts: list[Corpus | Translations] = [*self.corpora.values(), *self.translations]
-        return sum(each.count() for each in parts)
+        return sum(part.count() for part in parts)
 
     def check_labels(self) -> None:
         """Checks the pairs of each language, as ``Corpus.check_labels`` does."""
@@ -170,9 +170,9 @@ class Languages:
             corpus.check_labels()
 
     def count_batches(self, batch_tokens: int) -> int:
-        """The number of batches of one pass over everything, as ``Corpus.count_batches``."""
+        """Returns the number of batches of one pass over everything."""
         parts: list[Corpus | Translations] = [*self.corpora.values(), *self.translations]
-        return sum(each.count_batches(batch_tokens) for each in parts)
+        return sum(part.count_batches(batch_tokens) for part in parts)
 
     def batches(
         self,
@@ -184,12 +184,12 @@ class Languages:
         passes: int | None = 1,
         start: int = 0,
     ) -> tf.data.Dataset:
-        """Batches as ``Corpus.batches`` has them, of one language each.
+        """Returns batches as ``Corpus.batches`` does, each of one language.
 
         Args:
-            passes: number of passes over everything, one language after the other; None for no end,
-                with languages in random order.
-            start: number of examples that are left out, rounded down to whole batches, or of
+            passes: the number of passes over everything, one language after the other; None for no
+                end, with languages in random order.
+            start: the number of examples that are left out, rounded down to whole batches, or of
                 batches by tokens: the first ones of all languages together.
 
         Returns:
@@ -204,15 +204,15 @@ class Languages:
         ]
         pairs = [each.batches(batch_size, masking, **options) for each in self.translations]
         if passes is not None:
-            found, *others = texts + pairs
+            dataset, *others = texts + pairs
             for each in others:
-                found = found.concatenate(each)
+                dataset = dataset.concatenate(each)
         else:
-            found = tf.data.Dataset.choose_from_datasets(texts + pairs, self._choices())
-        return training_options(found.skip(start // (batch_size or 1)).prefetch(2))
+            dataset = tf.data.Dataset.choose_from_datasets(texts + pairs, self._choices())
+        return training_options(dataset.skip(start // (batch_size or 1)).prefetch(2))
 
     def _choices(self) -> tf.data.Dataset:
-        """The index of the data set of each batch."""
+        """Returns the index of the data set of each batch."""
         sizes = [[_sentences(each) for each in self.corpora.values()]]
         sizes.append([each.count() for each in self.translations])
         logits = [self.exponent * np.log(np.array(each, "float32")) for each in sizes if each]
@@ -223,16 +223,16 @@ class Languages:
             return first + tf.random.stateless_categorical(logits[kind][None], 1, seed)[0, 0]
 
         def choice(step: tf.Tensor) -> tf.Tensor:
-            # A function of the step alone, so that a resumed run draws what it would have drawn.
+            # A function of the step alone, so that a resumed run makes the same draws.
             seed = tf.stack([tf.constant(self.seed % SEEDS, tf.int64), step])
-            found = [drawn(kind, seed) for kind in range(len(kinds))]
-            return found[0] if len(found) == 1 else tf.where(step % 2 == 0, *found)
+            choices = [drawn(kind, seed) for kind in range(len(kinds))]
+            return choices[0] if len(choices) == 1 else tf.where(step % 2 == 0, *choices)
 
         return tf.data.Dataset.counter().map(choice)
 
 
 def position_ids(padding_mask: tf.Tensor) -> tf.Tensor:
-    """The positions of real tokens, from 0; 0 at padding. int32 (batch, length), as the mask."""
+    """Returns the positions of real tokens, from 0; 0 at padding. int32, in the mask's shape."""
     return padding_mask * (tf.cumsum(padding_mask, axis=1) - 1)
 
 

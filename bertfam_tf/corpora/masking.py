@@ -1,4 +1,4 @@
-"""Which tokens of an example are masked, and by what: one implementation for all objectives."""
+"""Selection and replacement of masked tokens, implemented once for all objectives."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ class Masking:
     A share ``rate`` of an example's tokens other than special ones is selected. Its number is
     rounded up or down at random, so that the mean is ``rate`` for short examples too; BERT's code
     rounds to the nearest, and counts special tokens. Units longer than a token are selected whole:
-    one that exceeds what is left of the number is selected with the probability that keeps the
-    mean, where BERT's code leaves it out and masks less than 15 %, and SpanBERT's code cuts it,
-    within words too. Long units are last more often, so that selected spans are a little shorter on
+    one that exceeds the remaining number is selected with the probability that keeps the mean,
+    where BERT's code leaves it out and masks less than 15 %, and SpanBERT's code cuts it, within
+    words too. Long units are last more often, so that selected spans are a little shorter on
     average than drawn ones, less so than SpanBERT's (``tools/results/masking.md``).
 
     Units are drawn with equal probability, whatever their number of tokens.
@@ -66,24 +66,25 @@ class Masking:
 
     Args:
         tokenizer: with a mask token.
-        rate: share of the tokens that are selected.
+        rate: the share of the tokens that are selected.
         unit: ``"piece"``; ``"word"`` for whole words; or ``"given"`` for spans that are handed
             over in each call, such as named entities, and whole words: those that SpanBERT (arXiv
             1907.10529) is compared with.
-        lengths: probabilities of 1, 2, … consecutive units to be selected together; relative, they
-            need not add up to 1. ``ngrams`` and ``geometric`` compute those of ALBERT and SpanBERT.
-        masked, random: share of the selected that is replaced by the mask token, and by a random
-            token that is not special; others stay as they are.
+        lengths: the probabilities of 1, 2, … consecutive units to be selected together; relative,
+            they need not add up to 1. ``ngrams`` and ``geometric`` compute ALBERT's and SpanBERT's.
+        masked, random: the share of the selected that is replaced by the mask token, and by a
+            random token that is not special; others stay as they are.
         together: whether one draw decides for a whole run of selected tokens (SpanBERT, arXiv
             1907.10529, section 3.1), or each token has its own.
-        max_predictions: maximum number of selected tokens; None for no maximum.
+        max_predictions: the maximum number of selected tokens; None for no maximum.
         words: for the unit ``"given"``, the share of draws that select a word instead of a span;
             where an example has none left of one kind, the other is drawn. 0 for spans alone, which
             may be too few for ``rate``.
 
     Raises:
-        ValueError: for a tokenizer without a mask token, an unknown unit, shares that are not from
-            0 to 1 or add up to more, lengths that are no probabilities, or a maximum below 1.
+        ValueError: if the tokenizer has no mask token, the unit is unknown, a proportion is not
+            from 0 to 1 or they add up to more, lengths are not probabilities, or the maximum is
+            below 1.
     """
 
     def __init__(
@@ -141,11 +142,13 @@ class Masking:
                 same number are a span, and tokens of none have 0; see ``spans_at``.
 
         Raises:
-            ValueError: for spans with another unit, or none with the unit ``"given"``; for tensors
-                of other shapes or types.
+            ValueError: if there are spans with another unit, or none with the unit ``"given"``; or
+                tensors have other shapes or types.
         """
         if (spans is None) == (self.unit == "given"):
-            raise ValueError(f"spans must be given for the unit 'given' alone; unit={self.unit!r}.")
+            raise ValueError(
+                f"spans are required by unit 'given' and allowed only with it, got {self.unit!r}."
+            )
         token_ids = _integers("token_ids", token_ids)
         shape = token_ids.shape
         real = _integers("padding_mask", padding_mask, shape) > 0
@@ -157,17 +160,17 @@ class Masking:
         if self.unit == "piece" and len(self._cumulative) == 1:
             selected = _top(draw.positions(_PIECE, token_ids), candidates, count)
         else:
-            given = tf.zeros_like(token_ids)
+            span_numbers = tf.zeros_like(token_ids)
             if spans is not None:
-                given = _integers("spans", spans, shape)
-            units = self._units(self._known(token_ids), special, given)
+                span_numbers = _integers("spans", spans, shape)
+            units = self._units(self._known(token_ids), special, span_numbers)
             if self.unit == "given" and self.words == 0:
-                candidates &= given > 0
-            selected = self._runs(units, given > 0, special, candidates, count, draw)
+                candidates &= span_numbers > 0
+            selected = self._runs(units, span_numbers > 0, special, candidates, count, draw)
         return self._replaced(token_ids, selected, draw)
 
     def is_special(self, token_ids: tf.Tensor) -> tf.Tensor:
-        """Where tokens are special ones, which are never selected; bool, of the same shape."""
+        """Returns where tokens are special, and never selected; bool, of the same shape."""
         return tf.gather(self._special, self._known(token_ids))
 
     def _known(self, token_ids: tf.Tensor) -> tf.Tensor:
@@ -175,13 +178,13 @@ class Masking:
         return tf.where(token_ids < len(self._special), token_ids, self._ordinary[0])
 
     def _count(self, candidates: tf.Tensor, draw: Numbers) -> tf.Tensor:
-        """How many tokens to select, int32 (batch,)."""
+        """Returns how many tokens to select, int32 (batch,)."""
         number = self.rate * tf.cast(_row_sum(candidates), tf.float32)
         count = tf.cast(tf.floor(number + draw(_COUNT)), tf.int32)
         return count if self.max_predictions is None else tf.minimum(count, self.max_predictions)
 
-    def _units(self, known: tf.Tensor, special: tf.Tensor, given: tf.Tensor) -> tf.Tensor:
-        """The unit of each token, counted from 1 in the order of the text; int32 (batch, length).
+    def _units(self, known: tf.Tensor, special: tf.Tensor, span_numbers: tf.Tensor) -> tf.Tensor:
+        """Returns the unit of each token, counted from 1 in text order; int32 (batch, length).
 
         A special token is a unit, so that none extends across it.
         """
@@ -191,14 +194,19 @@ class Masking:
         starts, ends = (tf.gather(edge, known) for edge in self._edges)
         begins = starts | _before(ends, True) | special | _before(special, True)
         if self.unit == "given":
-            before = _before(given, 0)
-            begins = (given != before) | ((given == 0) & begins) | special | _before(special, True)
+            before = _before(span_numbers, 0)
+            begins = (
+                (span_numbers != before)
+                | ((span_numbers == 0) & begins)
+                | special
+                | _before(special, True)
+            )
         return tf.cumsum(tf.cast(begins, tf.int32), axis=1)
 
     def _runs(
         self,
         units: tf.Tensor,
-        given: tf.Tensor,
+        span_numbers: tf.Tensor,
         special: tf.Tensor,
         candidates: tf.Tensor,
         count: tf.Tensor,
@@ -208,14 +216,14 @@ class Masking:
         # Units are numbered across special tokens; a run stays on one side.
         sides = tf.cumsum(tf.cast(special, tf.int32), axis=1)
         limit = tf.fill(tf.shape(count), self.max_predictions or tf.int32.max)
-        # Of each unit its first token is drawn, so that long words are as probable as short ones.
+        # Draws the first token of each unit, so that long words are as probable as short ones.
         begins = candidates & ((units != _before(units, 0)) | ~_before(candidates, False))
 
         def unfinished(step: Any, selected: Any, free: Any, left: Any) -> tf.Tensor:
             return tf.reduce_any((left > 0) & tf.reduce_any(free, axis=1))
 
         def propose(step: Any, selected: Any, free: Any, left: Any) -> tuple:
-            drawn = free & self._kind(given, free, draw(_KIND, step))
+            drawn = free & self._kind(span_numbers, free, draw(_KIND, step))
             number = _row_sum(drawn)
             index = tf.cast(draw(_ANCHOR, step) * tf.cast(number, tf.float32), tf.int32) + 1
             index = tf.minimum(index, number)
@@ -229,7 +237,7 @@ class Masking:
             fits = tf.cast(left, tf.float32) >= draw(_FIT, step) * tf.cast(size, tf.float32)
             fits &= _row_sum(selected) + size <= limit
             selected |= run & (fits & (left > 0) & (number > 0))[:, None]
-            # What exceeds the number ends the selection, whether it was accepted or not.
+            # A run that exceeds the number ends the selection, whether it was accepted or not.
             return step + 1, selected, free & ~run, left - size
 
         shape = units.shape
@@ -242,12 +250,12 @@ class Masking:
         )
         return selected
 
-    def _kind(self, given: tf.Tensor, free: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
-        """Tokens of the kind that is drawn from, given spans or words; bool (batch, length)."""
+    def _kind(self, span_tokens: tf.Tensor, free: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
+        """Returns the tokens of the drawn kind, spans or words; bool (batch, length)."""
         if self.unit != "given":
             return tf.ones_like(free)
-        spans, words = (tf.reduce_any(free & kind, axis=1) for kind in (given, ~given))
-        return given != (words & (~spans | (number < self.words)))[:, None]
+        spans, words = (tf.reduce_any(free & kind, axis=1) for kind in (span_tokens, ~span_tokens))
+        return span_tokens != (words & (~spans | (number < self.words)))[:, None]
 
     def _replaced(self, token_ids: tf.Tensor, selected: tf.Tensor, draw: Numbers) -> Masked:
         before = _before(selected, False)
@@ -284,12 +292,12 @@ class Masking:
 
 
 def ngrams(longest: int = 3) -> list[float]:
-    """Probabilities of n-grams, proportional to 1/n (ALBERT, arXiv 1909.11942, equation 1)."""
+    """Returns n-gram probabilities proportional to 1/n (ALBERT, arXiv 1909.11942, equation 1)."""
     return [1 / n for n in range(1, longest + 1)]
 
 
 def geometric(p: float = 0.2, longest: int = 10) -> list[float]:
-    """Probabilities of spans' lengths: a geometric distribution without what is beyond ``longest``.
+    """Returns geometric probabilities of span lengths up to ``longest``.
 
     SpanBERT, arXiv 1907.10529, section 3.1: their mean is 3.8. Lengths are not clipped, which would
     make the longest span as frequent as all longer ones together.
@@ -344,7 +352,7 @@ def word_edges(tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _piece_text(piece: str) -> bytes:
-    """The text of a piece of SentencePiece; of a byte such as "<0xE4>" the byte."""
+    """Returns the text of a piece of SentencePiece; of a byte such as "<0xE4>" the byte."""
     byte = re.fullmatch("<0x([0-9A-F]{2})>", piece)
     return bytes([int(byte[1], 16)]) if byte else piece.encode()
 
@@ -359,12 +367,12 @@ def _starts_unspaced(text: bytes) -> bool:
 
 
 def _is_unspaced(char: str) -> bool:
-    """Whether a character is of a script without spaces between words."""
+    """Returns whether a character is of a script without spaces between words."""
     return bool(char) and any(first <= ord(char) < end for first, end in _UNSPACED)
 
 
 def _starts_at_punctuation(text: bytes) -> bool:
-    """Whether a text begins where BERT's tokenizer splits words, other than at an apostrophe."""
+    """Returns whether a text starts with punctuation at which BERT's tokenizer splits words."""
     char = _decoded(text)[:1]
     if not char or char in "'\u2019":
         return False
@@ -373,7 +381,7 @@ def _starts_at_punctuation(text: bytes) -> bool:
 
 
 def spans_at(starts: Any, ends: Any, span_starts: Any, span_ends: Any) -> tf.Tensor:
-    """Which span each token is in, from offsets in the text such as those of a tagger.
+    """Returns which span each token is in, from offsets in the text, such as a tagger's.
 
     Args:
         starts, ends: integer (batch, length), the offsets of tokens; equal ones where a token is
@@ -409,11 +417,11 @@ class Numbers:
         self._state = _mixed(_mixed(first + np.uint32(0x9E3779B9)) ^ second)
 
     def __call__(self, purpose: int, step: Any = 0) -> tf.Tensor:
-        """float32 (batch,)."""
+        """Returns float32 (batch,)."""
         return _unit(_mixed(self._of(purpose) + tf.cast(step, tf.uint32)))
 
     def positions(self, purpose: int, like: tf.Tensor) -> tf.Tensor:
-        """float32 (batch, length), the same for a position in longer tensors."""
+        """Returns float32 (batch, length), which a longer tensor starts with too."""
         index = tf.cast(tf.range(tf.shape(like)[1]), tf.uint32)
         return _unit(_mixed(self._of(purpose)[:, None] + index))
 
@@ -422,7 +430,7 @@ class Numbers:
 
 
 def _mixed(x: tf.Tensor) -> tf.Tensor:
-    """A bijection of uint32 whose bits all depend on all bits (lowbias32 of Chris Wellons)."""
+    """Applies a bijection of uint32 whose bits depend on all bits (lowbias32, Chris Wellons)."""
     for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
         x = tf.bitwise.bitwise_xor(x, tf.bitwise.right_shift(x, np.uint32(shift)))
         x = x * np.uint32(factor)
@@ -434,7 +442,7 @@ def _unit(x: tf.Tensor) -> tf.Tensor:
 
 
 def _integers(name: str, value: Any, expected: tf.TensorShape | None = None) -> tf.Tensor:
-    """``value`` as int32, if it has the rank 2 and the expected static shape."""
+    """Returns ``value`` as int32, after checking its rank 2 and its static shape."""
     value = tf.convert_to_tensor(value)
     if not (value.dtype.is_integer or value.dtype.is_bool):
         raise ValueError(f"{name} must be integers, got {value.dtype.name}.")
@@ -445,7 +453,7 @@ def _integers(name: str, value: Any, expected: tf.TensorShape | None = None) -> 
 
 
 def _before(x: tf.Tensor, first: Any) -> tf.Tensor:
-    """Each token's predecessor in its row, ``first`` for the first one."""
+    """Returns each token's predecessor in its row, ``first`` for the first one."""
     return tf.pad(x, [[0, 0], [1, 0]], constant_values=first)[:, :-1]
 
 
@@ -454,14 +462,14 @@ def _row_sum(x: tf.Tensor) -> tf.Tensor:
 
 
 def _top(keys: tf.Tensor, candidates: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    """The ``count`` candidates with the largest keys, bool (batch, length)."""
+    """Returns the ``count`` candidates with the largest keys, bool (batch, length)."""
     order = tf.argsort(tf.where(candidates, keys, -1.0), axis=1, direction="DESCENDING")
     ranks = tf.argsort(order, axis=1)
     return candidates & (ranks < count[:, None])
 
 
 def _running_maximum(x: tf.Tensor) -> tf.Tensor:
-    """The maximum of each row up to each position; in log2(length) steps, as no operation does."""
+    """Computes the maximum of each row up to each position, in log2(length) steps."""
     length = tf.shape(x)[1]
 
     def step(shift: tf.Tensor, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

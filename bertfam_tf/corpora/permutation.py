@@ -42,7 +42,7 @@ class Permutation:
         self.masking = masking
 
     def __call__(self, token_ids: Any, padding_mask: Any, seeds: Any) -> Permuted:
-        """Arguments as for ``Masking``."""
+        """Draws an order for a batch; the arguments are the same as for ``Masking``."""
         masked = self.masking(token_ids, padding_mask, seeds)
         order = self.order(token_ids, masked.positions, masked.weights, seeds)
         return Permuted(*order, masked.targets, masked.weights)
@@ -50,11 +50,11 @@ class Permutation:
     def order(
         self, token_ids: Any, positions: Any, weights: Any, seeds: Any
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """The order of a batch whose predictions are known.
+        """Returns the order of a batch whose predictions are known.
 
         Args:
-            token_ids, seeds: as for ``Masking``.
-            positions, weights: (batch, predictions), those of ``Masked``.
+            token_ids, seeds: the same as for ``Masking``.
+            positions, weights: (batch, predictions), the fields of ``Masked``.
 
         Returns:
             ``perm_mask`` and ``target_mapping``, as in ``Permuted``.

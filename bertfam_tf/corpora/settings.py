@@ -27,7 +27,7 @@ class CorpusConfig:
             ``doc_sentences``, ``segment_pairs`` or ``sentence_pairs``.
         length: the number of tokens of an example, special tokens included; of a stream, of a
             segment, which is processed in one step.
-        end: of a stream, a token after each line, such as ``<eos>``; None for none.
+        end: for a stream, a token after each line, such as ``<eos>``; None for none.
         documents: ``blank_line``, a document is the lines up to an empty one; ``file``; or
             ``line``.
         sentences: ``line``, each line is a sentence; or ``split``, lines are split after full
@@ -35,10 +35,10 @@ class CorpusConfig:
         shuffle: the number of examples among which the next one is drawn; of shards, that are
             shuffled at a time.
         train_translations, dev_translations: for ``tlm``, by pairs of languages such as ``en-fr``,
-            two files whose lines are translations of each other, or one TSV file with two columns.
+            two files with translations line by line, or one TSV file with two columns.
         words: for ``bilm``, the number of words that are predicted, the most frequent ones.
-        exponent: of the frequencies of languages, to whose powers they are proportional in
-            training: 1 for those of the text, 0 for equal ones.
+        exponent: the exponent of the frequencies of languages, to whose powers they are
+            proportional in training: 1 keeps the frequencies of the text, 0 makes them equal.
     """
 
     train: list[str] | dict[str, list[str]]
@@ -67,7 +67,7 @@ class MaskingConfig:
             XLNet; ``span``, up to ten words that are replaced together, as SpanBERT; or
             ``tagged``, spans that a tagger finds, such as named entities or noun phrases, and
             words, with which SpanBERT is compared (arXiv 1907.10529, table 6).
-        longest: of ``ngram``, the largest number of words: ALBERT's is 3, XLNet's 5.
+        longest: for ``ngram``, the largest number of words: ALBERT's is 3, XLNet's 5.
         rate: the share of tokens that are predicted.
         max_predictions: the largest number of predicted tokens of an example; None for no maximum.
         masked, random: of these, the shares that become the mask and a random token; ``plm``
@@ -76,10 +76,10 @@ class MaskingConfig:
             read them in turns, each in an order of its own. 1 for masks that are drawn once (static
             masking); None for new masks in each pass (dynamic masking). Shards have their pairs
             already, which are the same in all copies.
-        tagger: of ``tagged``, the directory of a saved ``TokenTagger``, which reads each sentence
+        tagger: for ``tagged``, the directory of a saved ``TokenTagger``, which reads each sentence
             in each pass.
-        labels: of ``tagged``, the labels of the spans that are taken; None for all.
-        words: of ``tagged``, the share of draws that select a word instead of a span.
+        labels: for ``tagged``, the labels of the spans that are taken; None for all.
+        words: for ``tagged``, the proportion of draws that select a word instead of a span.
     """
 
     unit: str = setting("piece", choices=("piece", "word", "ngram", "span", "tagged"))

@@ -44,8 +44,8 @@ class Unit(NamedTuple):
     """Documents whose examples are one shard.
 
     Fields:
-        number: of the shard, from 0.
-        texts: what has the documents.
+        number: the number of the shard, from 0.
+        texts: the sources of the documents.
     """
 
     number: int
@@ -65,43 +65,43 @@ class Unit(NamedTuple):
 def units_of(files: Sequence[tuple[str, int]], size: int, documents: str) -> list[Unit]:
     """Divides files, one after the other, into ranges of bytes.
 
-    Units depend on the files and the size alone. A document is in one unit: that in which the blank
-    line before it begins, or the line before it where each line is a document; where each file is
-    one, that in which the file begins.
+    Units depend on the files and the size alone. A document is in the unit in which the blank line
+    before it starts. Where each line is a document, the line before it decides; where each file is
+    a document, the start of the file.
 
     Args:
         files: paths, and sizes in bytes.
-        size: of a unit, in bytes; documents that are longer are not divided.
-        documents: as for ``data.documents.read_documents``.
+        size: the size of a unit, in bytes; documents that are longer are not divided.
+        documents: the same as for ``data.documents.read_documents``.
 
     Raises:
         ValueError: if ``size`` is below 1.
     """
     if size < 1:
         raise ValueError(f"The size of a unit must be at least 1 byte, got {size}.")
-    found: dict[int, list[Texts]] = {}
+    by_unit: dict[int, list[Texts]] = {}
     start = 0
     for file, length in files:
         if documents == "file":
-            found.setdefault(start // size, []).append(Part(file))
+            by_unit.setdefault(start // size, []).append(Part(file))
         else:
             # The bounds of units within the file.
             bounds = range(size - start % size, length, size)
             for begin, end in zip([0, *bounds], [*bounds, None], strict=True):
                 unit = (start + begin) // size
-                found.setdefault(unit, []).append(Part(file, begin, end))
+                by_unit.setdefault(unit, []).append(Part(file, begin, end))
         start += length
-    return [Unit(number, tuple(texts)) for number, texts in enumerate(found.values())]
+    return [Unit(number, tuple(texts)) for number, texts in enumerate(by_unit.values())]
 
 
 def tokenizer_digest(tokenizer: Tokenizer) -> str:
-    """The sha256 of the files that ``Tokenizer.save`` writes: the same for copies in any format."""
-    found = hashlib.sha256()
+    """Returns the sha256 of the files of ``Tokenizer.save``: the same for copies in any format."""
+    digest = hashlib.sha256()
     with TemporaryDirectory() as folder:
         tokenizer.save(folder)
         for path in sorted(Path(folder).iterdir()):
-            found.update(f"{path.name} {sha256(path)}\n".encode())
-    return found.hexdigest()
+            digest.update(f"{path.name} {sha256(path)}\n".encode())
+    return digest.hexdigest()
 
 
 def description(
@@ -113,13 +113,13 @@ def description(
     seed: int,
     unit: int,
 ) -> dict[str, Any]:
-    """What determines the shards of a folder, for ``begin`` and the data card.
+    """Describes everything that determines the shards of a folder, for ``begin`` and the data card.
 
     Args:
-        format: of the examples.
-        files: of each source, what identifies its content.
-        documents, sentences: as for ``data.documents.read_documents``.
-        seed: of the pairs.
+        format: the format of the examples.
+        files: a description of each source that identifies its content.
+        documents, sentences: the same as for ``data.documents.read_documents``.
+        seed: the seed of the pairs.
         unit: the size of a unit.
     """
     return {
@@ -154,7 +154,7 @@ def begin(folder: Path, job: Mapping[str, Any]) -> None:
 
 
 def missing(folder: Path, units: Iterable[Unit]) -> list[Unit]:
-    """The units whose shards are not complete."""
+    """Returns the units whose shards are not complete."""
     if (folder / CARD).is_file():
         return []
     return [unit for unit in units if not (folder / unit.counts).is_file()]
@@ -170,16 +170,16 @@ def write_shard(
     Args:
         folder: where ``begin`` was called.
         unit: the documents.
-        format: of the examples.
-        documents, sentences: as for ``data.documents.read_documents``.
-        seed: of the pairs, with the unit's number.
+        format: the format of the examples.
+        documents, sentences: the same as for ``data.documents.read_documents``.
+        seed: the seed of the pairs, with the unit's number.
 
     Returns:
         The row of the data card: ``file``, ``bytes``, ``sha256``, the numbers of ``COUNTS``, where
         tokens are without special tokens at both ends, and ``labels``, the numbers of each.
 
     Raises:
-        ValueError: for a file that is not UTF-8.
+        ValueError: if a file is not UTF-8.
         OSError: if reading or writing fails.
     """
     counts: Counter[str] = Counter()
@@ -212,7 +212,8 @@ def write_shard(
 def finish(folder: Path, job: Mapping[str, Any], units: Iterable[Unit]) -> dict[str, Any]:
     """Writes the data card of a folder whose shards are complete, and returns it.
 
-    The card has what the job has, the sums of ``counts``, and a row for each of the ``shards``.
+    The card has the entries of the job, the sums of ``counts``, and a row for each of the
+    ``shards``.
 
     Raises:
         ValueError: if there is no text.
@@ -227,7 +228,7 @@ def finish(folder: Path, job: Mapping[str, Any], units: Iterable[Unit]) -> dict[
         for row in rows:
             labels.update(row.get("labels", {}))
         if not counts["examples"]:
-            names = [str(each.get("name")) for each in job["files"]]
+            names = [str(source.get("name")) for source in job["files"]]
             raise ValueError(f"There is no text in {join_names(names)}.")
         counts["labels"] = dict(sorted(labels.items()))
         card = {**job, "counts": counts, "shards": rows}
@@ -237,7 +238,7 @@ def finish(folder: Path, job: Mapping[str, Any], units: Iterable[Unit]) -> dict[
 
 
 def read_counts(file: Path, names: Iterable[str]) -> dict[str, Any]:
-    """The row of a shard in the data card, which was written beside it.
+    """Returns the row of a shard in the data card, which was written next to the shard.
 
     Raises:
         ValueError: if it is damaged, or lacks one of the numbers, or has ``labels`` that are none.
@@ -252,7 +253,7 @@ def read_counts(file: Path, names: Iterable[str]) -> dict[str, Any]:
 
 
 def end(folder: Path) -> None:
-    """Removes what is beside the shards: what the data card replaces and killed writers left."""
+    """Removes the files that the data card replaces, and leftovers of killed writers."""
     remove_all_leftovers(folder)
     remove_files(folder, (_JOB, _COUNTS))
 
@@ -291,13 +292,14 @@ class Shards(FormedExamples):
 
     Args:
         folders: with a data card.
-        format: of the examples; their tokenizer, length, name and task have to be the card's.
-        shuffle: number of examples that are shuffled at a time; 1 for the order of the shards.
-        seed: of the order and the masks.
+        format: the format of the examples; their tokenizer, length, name and task have to be the
+            card's.
+        shuffle: the number of examples that are shuffled at a time; 1 for the order of the shards.
+        seed: the seed of the order and the masks.
 
     Raises:
-        ValueError: for a folder without a data card, or with another one; a shard that is missing
-            or of another size; or a ``shuffle`` below 1.
+        ValueError: if a folder has no data card, or its card describes other examples; a shard is
+            missing or has another size; or ``shuffle`` is below 1.
     """
 
     def __init__(
@@ -330,7 +332,7 @@ class Shards(FormedExamples):
         self._first = np.cumsum([0, *numbers[:-1]], dtype="int64")
 
     def count(self) -> int:
-        """The number of examples in each pass, from the data cards."""
+        """Returns the number of examples in each pass, from the data cards."""
         return sum(card["counts"]["examples"] for card in self.cards.values())
 
     def _labels(self) -> set[int]:
@@ -380,13 +382,13 @@ def _indexed(file: tf.Tensor, first: tf.Tensor, count: tf.Tensor) -> tf.data.Dat
 
 
 def _parsed(records: tf.Tensor, seeds: tf.Tensor) -> tuple:
-    found = tf.io.parse_example(records, _FEATURES)
-    first, second, label = (tf.cast(found[name], tf.int32) for name in _FEATURES)
+    features = tf.io.parse_example(records, _FEATURES)
+    first, second, label = (tf.cast(features[name], tf.int32) for name in _FEATURES)
     return first, second, label, seeds
 
 
 def read_card(folder: str | Path) -> dict[str, Any]:
-    """The data card of a folder.
+    """Returns the data card of a folder.
 
     Raises:
         ValueError: if it is missing, damaged, or of another version, or a shard is missing or of
@@ -399,14 +401,14 @@ def read_card(folder: str | Path) -> dict[str, Any]:
         )
     card = parsing.read_json(path)
     if not isinstance(card, dict) or card.get("version") != VERSION:
-        found = card.get("version") if isinstance(card, dict) else None
-        raise ValueError(f"{path}: version is {truncated_repr(found)}, expected {VERSION}.")
+        version = card.get("version") if isinstance(card, dict) else None
+        raise ValueError(f"{path}: version is {truncated_repr(version)}, expected {VERSION}.")
     for name, kind in (("tokenizer_sha256", str), ("format", str), ("length", int), ("task", str)):
         if type(card.get(name)) is not kind and not (name == "task" and card.get(name) is None):
             raise ValueError(f"{path} is not a data card: it has no {name}.")
     check_shards(path, card, "examples")
     numbers = [row.get("examples") for row in card["shards"]]
-    if not all(type(each) is int and 0 <= each < 2**63 for each in numbers):
+    if not all(type(number) is int and 0 <= number < 2**63 for number in numbers):
         raise ValueError(f"{path} is not a data card: a shard has no number of examples.")
     return card
 
@@ -415,30 +417,30 @@ def check_shards(file: Path, card: Any, count: str) -> None:
     """Checks the shards that a data card lists.
 
     Args:
-        file: the card; the shards are beside it.
+        file: the card; the shards are in its directory.
         card: its content.
         count: the name of a number in ``counts`` that it has to have.
 
     Raises:
-        ValueError: for a card without these, or a shard that is missing or of another size.
+        ValueError: if the card lacks these, or a shard is missing or has another size.
     """
     try:
         rows = [(row["file"], row["bytes"]) for row in card["shards"]]
         numbers = [card["counts"][count], *(size for _, size in rows)]
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{file} is not a data card: {truncated(repr(error))}.") from None
-    if not all(type(each) is int and 0 <= each < 2**63 for each in numbers):
-        raise ValueError(f"{file} is not a data card: it has a count or size that is none.")
+    if not all(type(number) is int and 0 <= number < 2**63 for number in numbers):
+        raise ValueError(f"{file} is not a data card: it has an invalid count or size.")
     for name, expected in rows:
         shard = file.parent / str(name)
         if shard.name != name:
             raise ValueError(
-                f"{file}: a shard is {truncated_repr(name)}, expected the name of a file beside it."
+                f"{file}: a shard is {truncated_repr(name)}, expected a file name in its folder."
             )
         size = shard.stat().st_size if shard.is_file() else None
         if size != expected:
-            found = "missing" if size is None else f"{size:,} bytes"
-            raise ValueError(f"{shard} is {found}, expected {expected:,} bytes.")
+            actual = "missing" if size is None else f"{size:,} bytes"
+            raise ValueError(f"{shard} is {actual}, expected {expected:,} bytes.")
 
 
 def _json(content: Mapping[str, Any]) -> str:

@@ -49,7 +49,7 @@ def token_stream(
         uint16 (tokens,), or uint32 for a vocabulary of more than 65,536 tokens.
 
     Raises:
-        ValueError: for an ``end`` that is not in the vocabulary, or texts without tokens.
+        ValueError: if ``end`` is not in the vocabulary, or the texts have no tokens.
         OSError: if the file cannot be written.
     """
     if end is not None and end not in tokenizer.vocabulary:
@@ -70,8 +70,8 @@ def token_stream(
             yield encoded(tf.constant(batch, tf.string)).numpy().astype(dtype)
 
     if file is None:
-        found = list(parts())
-        ids = np.concatenate(found) if found else np.zeros(0, dtype)
+        arrays = list(parts())
+        ids = np.concatenate(arrays) if arrays else np.zeros(0, dtype)
     else:
         with Path(file).open("wb") as stream:
             for part in parts():
@@ -88,12 +88,12 @@ def segments(ids: np.ndarray, batch_size: int = 1, length: int = 128) -> tf.data
 
     The stream is split into ``batch_size`` parts of equal length. Example i of each batch is the
     next segment of part i. Every token except the first is a target once. Ids are copied batch by
-    batch, so that those of a ``numpy.memmap`` stay on disk.
+    batch, so that a ``numpy.memmap`` stays on disk.
 
     Args:
         ids: integers (tokens,), at least two.
-        batch_size: number of parts, which are read in parallel.
-        length: number of tokens of a segment.
+        batch_size: the number of parts, which are read in parallel.
+        length: the number of tokens of a segment.
 
     Returns:
         Batches ``(inputs, targets, weights)``: a dict of ``token_ids`` int32 (batch, length) and
@@ -101,7 +101,7 @@ def segments(ids: np.ndarray, batch_size: int = 1, length: int = 128) -> tf.data
         Weights are 0 after the end of the last part. The last batch may be shorter.
 
     Raises:
-        ValueError: for fewer than two tokens, or sizes below 1.
+        ValueError: if there are fewer than two tokens, or a size is below 1.
     """
     if len(ids) < 2 or min(batch_size, length) < 1:
         raise ValueError(
@@ -112,23 +112,23 @@ def segments(ids: np.ndarray, batch_size: int = 1, length: int = 128) -> tf.data
     width = -(-total // batch_size)
 
     def rows(start: int) -> tuple[np.ndarray, np.ndarray]:
-        """Ids (batch, 1 + length), 0 after the end, and the number of targets of each row."""
+        """Returns ids (batch, 1 + length), 0 after the end, and each row's number of targets."""
         size = min(length, width - int(start))
-        found = np.zeros((batch_size, size + 1), "int32")
+        rows_of_ids = np.zeros((batch_size, size + 1), "int32")
         counts = np.zeros(batch_size, "int32")
         for i in range(batch_size):
             first = i * width + int(start)
             counts[i] = np.clip(total - first, 0, size)
             if counts[i]:
-                found[i, : counts[i] + 1] = ids[first : first + counts[i] + 1]
-        return found, counts
+                rows_of_ids[i, : counts[i] + 1] = ids[first : first + counts[i] + 1]
+        return rows_of_ids, counts
 
     @tf.autograph.experimental.do_not_convert
     def segment(start: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor, tf.Tensor]:
-        found, counts = tf.numpy_function(rows, [start], (tf.int32, tf.int32), stateful=False)
-        found.set_shape([batch_size, None])
+        rows_of_ids, counts = tf.numpy_function(rows, [start], (tf.int32, tf.int32), stateful=False)
+        rows_of_ids.set_shape([batch_size, None])
         counts.set_shape([batch_size])
-        tokens, targets = found[:, :-1], found[:, 1:]
+        tokens, targets = rows_of_ids[:, :-1], rows_of_ids[:, 1:]
         real = tf.sequence_mask(counts, tf.shape(tokens)[1])
         begins = tf.fill([batch_size], tf.cast(tf.equal(start, 0), tf.int32))
         inputs = {"token_ids": tf.where(real, tokens, 0), "begins": begins}

@@ -19,7 +19,7 @@ class TranslationPairs:
 
     Each has the special tokens of a single text, XLM's pairs are ``</s> a </s> </s> b </s>``;
     positions restart at 0 in the translation, and each token has the id of its language. Masks are
-    ``Masking``'s and the loss is that of ``MaskedTokens``, or ``TranslatedTokens``:
+    ``Masking``'s and the loss is ``MaskedTokens`` or ``TranslatedTokens``:
 
         inputs = pairs(first, second, languages)
         masked = masking(inputs["token_ids"], inputs["padding_mask"], seeds)
@@ -30,14 +30,14 @@ class TranslationPairs:
     Args:
         backbone: with the inputs ``position_ids`` and ``language_ids``.
         tokenizer: its tokenizer.
-        max_length: maximum number of tokens of both, with special tokens; None for the backbone's.
-        truncation: as for ``text.Packer``. (XLM's code leaves long pairs out.)
-        padding: as for ``text.Packer``.
+        max_length: the maximum number of tokens of both, with special tokens; None for the
+            backbone's.
+        truncation: the same as for ``text.Packer``. (XLM's code leaves long pairs out.)
+        padding: the same as for ``text.Packer``.
 
     Raises:
-        ValueError: for a backbone without one of these inputs, a maximum that it does not allow, a
-            tokenizer whose texts do not begin with a special token, or as ``text.Packer`` raises
-            it.
+        ValueError: if the backbone lacks one of these inputs or does not allow the maximum, the
+            tokenizer's texts do not start with a special token, or ``text.Packer`` raises it.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class TranslationPairs:
             raise ValueError(f"max_length must be at most {most}, got {max_length}.")
         single = tokenizer.layout.single
         if single[0] == "a":
-            raise ValueError(f"a text must begin with a special token, got a layout of {single}.")
+            raise ValueError(f"A text must start with a special token, got a layout of {single}.")
         second = tuple("b" if entry == "a" else entry for entry in single)
         layout = Layout(
             pair=single + second,
@@ -85,8 +85,8 @@ class TranslationPairs:
             ``language_ids``, the last two 0 at padding.
 
         Raises:
-            ValueError: for languages of another type or shape, or, where their values are known,
-                that the backbone does not have.
+            ValueError: if languages have another type or shape, or, where their values are known,
+                the backbone lacks them.
         """
         languages = self._checked(languages)
         packed = self._packer.fill([first, second])

@@ -16,9 +16,9 @@ class SentenceWords:
     Args:
         tokenizer: splits sentences into words.
         vocabulary: the words that are predicted, by their ids. The first are the names of the
-            tokenizer's begin and end of a sentence and one for all other words, such as ``"<S>"``,
+            tokenizer's start and end of a sentence and one for all other words, such as ``"<S>"``,
             ``"</S>"`` and ``"<UNK>"``.
-        max_length: the maximal number of tokens, begin and end included.
+        max_length: the maximum number of tokens, start and end included.
 
     Call:
         texts: string (batch,).
@@ -28,7 +28,7 @@ class SentenceWords:
         ``BidirectionalTokens``.
 
     Raises:
-        ValueError: for a vocabulary that begins otherwise or repeats a word.
+        ValueError: if the vocabulary starts differently or repeats a word.
     """
 
     def __init__(self, tokenizer: CharacterTokenizer, vocabulary: Sequence[str], max_length: int):
@@ -37,11 +37,11 @@ class SentenceWords:
         expected = [special.bos_token, special.eos_token]
         if words[:2] != expected or len(words) < 3:
             raise ValueError(
-                f"vocabulary must begin with {expected[0]!r}, {expected[1]!r} and a word for all "
+                f"vocabulary must start with {expected[0]!r}, {expected[1]!r} and a word for all "
                 f"others, got {words[:3]}."
             )
         if len(set(words)) < len(words):
-            raise ValueError("vocabulary must have each word once.")
+            raise ValueError("vocabulary must not repeat a word.")
         self.tokenizer = tokenizer
         self._split = WordSplitter(tokenizer.get_config()["split"])
         ids = dict.fromkeys(ROLES, 0) | {"eos": 1}

@@ -13,8 +13,8 @@ import tensorflow as tf
 from bertfam_tf.data.errors import MARK, as_value_errors
 
 _WINDOW = 32
-# Shuffle buffer of batches: buckets that are not full are emptied at the end of an epoch, and they
-# are often those of long texts. Without it, texts would be longer at the end of an epoch.
+# Shuffle buffer of batches: buckets that are not full are emptied at the end of an epoch, and often
+# hold long texts. Without it, texts would be longer at the end of an epoch.
 _SHUFFLE_BUFFER = 128
 # Examples that are tokenized together to be counted.
 _CHUNK = 32
@@ -27,15 +27,15 @@ TokenCounts = Callable[[dict[str, tf.Tensor]], tf.Tensor]
 
 
 def training_options(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """A data set with the options that training needs.
+    """Returns a data set with the options that training needs.
 
-    ``AUTOTUNE`` is the number of threads of the machine: TensorFlow 2.20 may not see, when an
-    iterator is deleted, that the thread that tunes its parallelism was cancelled, and then waits
-    until that thread wakes up: 20 s after half a minute of training, up to a minute later on, at
-    the end of ``fit``.
+    Autotuning is off, and ``AUTOTUNE`` means the number of the machine's threads: TensorFlow 2.20
+    may not see, when an iterator is deleted, that the thread that tunes its parallelism was
+    cancelled, and then waits until that thread wakes up: 20 s after half a minute of training, up
+    to a minute later on, at the end of ``fit``.
 
-    Several workers share out the examples of each batch. By default, TensorFlow shares out files,
-    or passes over them, where it finds some, and batches would differ from those of one worker.
+    Several workers split the examples of each batch. By default, TensorFlow would split files or
+    passes over them, and batches would differ from a single worker's.
     """
     options = tf.data.Options()
     options.autotune.enabled = False
@@ -57,12 +57,12 @@ def shuffled_batches(
     Args:
         dataset: elements ``(features, …)`` of single examples; ``features`` is a dict of strings,
             scalars or vectors.
-        batch_size: examples in a batch; the last one may be smaller.
-        buffer: size of the shuffle buffer, in examples.
+        batch_size: the number of examples in a batch; the last one may be smaller.
+        buffer: the size of the shuffle buffer, in examples.
         seed: makes the order reproducible.
 
     Returns:
-        Elements like those of ``dataset``, batched; of unknown cardinality.
+        A data set of batches with the structure of ``dataset``'s elements; of unknown cardinality.
     """
 
     @tf.autograph.experimental.do_not_convert
@@ -76,7 +76,7 @@ def shuffled_batches(
             return tf.nest.map_structure(lambda values: tf.gather(values, part), window)
 
         # All batches of a window are shuffled together: in a streaming shuffle buffer, short ones
-        # of the next window would come first, and an epoch would begin with short texts.
+        # of the next window would come first, and an epoch would start with short texts.
         count = (tf.size(order) + batch_size - 1) // batch_size
         drawn = tf.argsort(tf.random.stateless_uniform([count], [number, 0]))
         return tf.data.Dataset.from_tensor_slices(drawn).map(batch)
@@ -87,7 +87,7 @@ def shuffled_batches(
 
 
 def _length(texts: tf.Tensor) -> tf.Tensor:
-    """Bytes of each example's strings (examples, …), int32 (examples,)."""
+    """Computes the bytes of each example's strings (examples, …), int32 (examples,)."""
     return tf.reduce_sum(tf.strings.length(texts), axis=list(range(1, texts.shape.rank)))
 
 
@@ -109,16 +109,16 @@ class TokenBatches:
     ``counted``. Memory holds less than one batch for each bucket, and shuffle buffers.
 
     Args:
-        budget: tokens in a batch, as many as the model computes: with special tokens, after
+        budget: the tokens per batch, as many as the model computes: with special tokens, after
             truncation, and in all windows of a document.
-        tokens: from features, string tensors (batch,) by name, to the tokens of each example,
-            int32 (batch,).
+        tokens: a function from features, string tensors (batch,) by name, to the number of tokens
+            of each example, int32 (batch,).
         bounds: lengths of the longest example of each bucket, ascending.
         steps: batches of an epoch; None where that is not known.
 
     Raises:
-        ValueError: for a budget below 1. Iterating, and ``counted``, raise it for an example that
-            is longer than the budget.
+        ValueError: if the budget is below 1. Iterating, and ``counted``, raise it if an example is
+            longer than the budget.
     """
 
     budget: int
@@ -138,12 +138,12 @@ class TokenBatches:
         Args:
             dataset: elements ``(features, …)`` of single examples, finitely many.
         """
-        found: Counter[int] = Counter()
+        frequencies: Counter[int] = Counter()
         lengths = dataset.map(lambda features, *_: features).batch(_CHUNK)
         with as_value_errors():
             for chunk in lengths.map(self._checked, num_parallel_calls=tf.data.AUTOTUNE):
-                found.update(chunk.numpy().tolist())
-        bounds, steps = _fewest_batches(found, self.budget)
+                frequencies.update(chunk.numpy().tolist())
+        bounds, steps = _fewest_batches(frequencies, self.budget)
         return dataclasses.replace(self, bounds=bounds, steps=steps)
 
     def __call__(
@@ -154,12 +154,13 @@ class TokenBatches:
         Args:
             dataset: elements ``(features, …)`` of single examples; ``features`` is a dict of
                 strings, scalars or vectors.
-            buffer: size of the shuffle buffer, in examples; None keeps the order within a bucket
-                and that in which buckets fill.
+            buffer: the size of the shuffle buffer, in examples; None keeps the order within a
+                bucket and the order in which buckets fill.
             seed: makes the shuffled order reproducible.
 
         Returns:
-            Elements like those of ``dataset``, batched, ``steps`` of them; of unknown cardinality.
+            A data set of ``steps`` batches with the structure of ``dataset``'s elements; of unknown
+            cardinality.
         """
         if buffer is not None:
             dataset = dataset.shuffle(buffer, seed=seed)
@@ -172,7 +173,7 @@ class TokenBatches:
         dataset = dataset.unbatch().bucket_by_sequence_length(
             lambda count, _: count,
             bucket_boundaries=[bound + 1 for bound in self.bounds],
-            # One more for what is longer, where there is nothing.
+            # One more bucket, for longer examples, of which there are none.
             bucket_batch_sizes=[self._size(bound) for bound in self.bounds] + [1],
             no_padding=True,
         )
@@ -205,7 +206,7 @@ def _geometric(budget: int) -> tuple[int, ...]:
 
 
 def _fewest_batches(lengths: Counter[int], budget: int) -> tuple[tuple[int, ...], int]:
-    """Buckets by length that make the fewest batches, and the number of batches.
+    """Finds the buckets by length that make the fewest batches, and the number of batches.
 
     Args:
         lengths: how many examples there are of each length.
@@ -219,12 +220,12 @@ def _fewest_batches(lengths: Counter[int], budget: int) -> tuple[tuple[int, ...]
     bounds = known[places]
     below = np.cumsum([lengths[length] for length in known.tolist()])[places]
     sizes = np.maximum(1, budget // np.maximum(1, bounds))
-    # By dynamic programming: the fewest batches of all examples up to each bound, and the bound
-    # below the bucket that ends there.
+    # Dynamic programming computes the fewest batches of all examples up to each bound, and the
+    # bound below the bucket that ends there.
     counts, fewest, before = np.array([0, *below]), np.zeros(len(bounds) + 1, int), []
     for end, (count, size) in enumerate(zip(below, sizes, strict=True), 1):
         totals = fewest[:end] + -(-(count - counts[:end]) // size)
-        # Of equal ones the narrowest, which pads least.
+        # Among equal ones, the narrowest bucket pads least.
         start = end - 1 - int(np.argmin(totals[::-1]))
         fewest[end] = totals[start]
         before.append(start)

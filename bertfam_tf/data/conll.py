@@ -19,12 +19,12 @@ def conll_rows(
     """Yields sentences: ``text`` has the words and the label the tags, separated by spaces.
 
     Args:
-        file: columns separated by spaces or tabs; an empty line ends a sentence. Lines that begin
-            with -DOCSTART- are skipped.
+        file: a text file with columns separated by spaces or tabs; an empty line ends a sentence.
+            Lines that start with -DOCSTART- are skipped.
         word, tag: column indices; negative ones count from the end. Without a tag there are no
             labels.
-        iob2: whether to convert tags from IOB1, where B- only separates adjacent entities, to
-            IOB2, where every entity begins with B-.
+        iob2: whether to convert tags from IOB1, where B- only separates adjacent entities, to IOB2,
+            where every entity starts with B-.
     """
     words: list[bytes] = []
     tags: list[str] = []
@@ -49,7 +49,7 @@ def conll_rows(
                 text = f"{location} has {len(cells)} columns; expected {width}"
                 wrong = wrong or InvalidRow("columns", f"{text}, as in the previous lines.")
                 continue
-            last = max(each if each >= 0 else -each - 1 for each in (word, tag or 0))
+            last = max(index if index >= 0 else -index - 1 for index in (word, tag or 0))
             if last >= width:
                 raise ValueError(f"{file} has {width} columns; there is no column {word} or {tag}.")
             words.append(cells[word])
@@ -64,10 +64,10 @@ def _with_final_blank_line(stream) -> Iterator[bytes]:
 
 def to_iob2(tags: Sequence[str]) -> list[str]:
     """Converts tags from IOB1 to IOB2: the first word of each entity gets B-."""
-    found, before = [], "O"
+    converted, before = [], "O"
     for tag in tags:
         kind = tag[2:]
         begins = tag.startswith("I-") and (before == "O" or before[2:] != kind)
-        found.append(f"B-{kind}" if begins else tag)
+        converted.append(f"B-{kind}" if begins else tag)
         before = tag
-    return found
+    return converted

@@ -20,16 +20,16 @@ def as_value_errors() -> Iterator[None]:
     try:
         yield
     except tf.errors.InvalidArgumentError as error:
-        found = re.search(re.escape(MARK) + r"([^\n]*\.)\]", error.message)
-        if not found:
+        match = re.search(re.escape(MARK) + r"([^\n]*\.)\]", error.message)
+        if not match:
             raise
         # TensorFlow escapes the strings of an assertion as in C.
-        text = codecs.escape_decode(found[1].encode())[0]
+        text = codecs.escape_decode(match[1].encode())[0]
         raise ValueError(text.decode("utf-8", "replace")) from None
 
 
 def marked(rows: Iterable[_T]) -> Iterator[_T]:
-    """What a data set reads from Python, with marks on errors, of which it only keeps the text."""
+    """Marks the errors of Python code that a data set reads from; it keeps only their text."""
     try:
         yield from rows
     except ValueError as error:

@@ -7,7 +7,7 @@ import numpy as np
 
 
 def is_frame(x: Any) -> bool:
-    """Whether it is a ``DataFrame``."""
+    """Returns whether it is a ``DataFrame``."""
     return hasattr(x, "columns") and hasattr(x, "iloc")
 
 
@@ -20,7 +20,7 @@ def from_pandas(x: Any, name: str = "") -> Any:
         name: its name in error messages, if it has no name itself.
 
     Raises:
-        ValueError: for a missing value (None, NaN, ``pandas.NA``); the message names row and
+        ValueError: if a value is missing (None, NaN, ``pandas.NA``); the message names row and
             column.
     """
     if isinstance(x, Mapping):
@@ -46,14 +46,14 @@ def from_pandas(x: Any, name: str = "") -> Any:
     if values.dtype != object:
         return values
     # Lists in Parquet files are read as arrays.
-    return [each.tolist() if isinstance(each, np.ndarray) else each for each in values]
+    return [value.tolist() if isinstance(value, np.ndarray) else value for value in values]
 
 
 def columns_of(frame: Any, required: Sequence[str], optional: Sequence[str]) -> dict[str, Any]:
     """Columns of a ``DataFrame`` by name, converted by ``from_pandas``; others are ignored.
 
     Raises:
-        ValueError: for a missing column, or a column with a missing value.
+        ValueError: if a column, or a value in it, is missing.
     """
     there = list(frame.columns)
     absent = [name for name in required if name not in there]

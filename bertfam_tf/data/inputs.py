@@ -42,11 +42,11 @@ class Fields(NamedTuple):
         """All names that an example may lack."""
         return (*self.optional, *self.described)
 
-    def check(self, named: Iterable[str]) -> None:
+    def check(self, features: Iterable[str]) -> None:
         """Raises ValueError for other names than these."""
-        given = set(named)
-        if not set(self.required) <= given <= {*self.required, *self.omissible}:
-            raise ValueError(f"Features must be {self}, got {sorted(given)}.")
+        names = set(features)
+        if not set(self.required) <= names <= {*self.required, *self.omissible}:
+            raise ValueError(f"Features must be {self}, got {sorted(names)}.")
 
 
 TEXTS = Fields()
@@ -69,7 +69,7 @@ def batches(
     shuffle: bool = False,
     fields: Fields = TEXTS,
 ) -> tf.data.Dataset:
-    """A data set of ``(features, y, sample_weight)``, without those that are not given.
+    """Returns a data set of ``(features, y, sample_weight)``, without members that are None.
 
     Args:
         x: texts in one of the structures that Keras accepts: a list, array or
@@ -80,9 +80,9 @@ def batches(
             batches. A dict may also contain y, as ``"label"``, and so may a
             ``DataFrame``, whose other columns are ignored. A feature
             other than the first may be several strings for each example, (examples, strings).
-        y: labels, when ``x`` is not a data set; an array, or a dict of arrays.
+        y: the labels, when ``x`` is not a data set; an array, or a dict of arrays.
         sample_weight: weights, when ``x`` is not a data set.
-        batch_size: examples in a batch; a batched data set keeps its batch size.
+        batch_size: the number of examples in a batch; a batched data set keeps its batch size.
         by_tokens: batches by tokens instead of ``batch_size``; a data set must have single
             examples, and is not read beforehand.
         shuffle: reshuffles lists and arrays in each epoch, batching examples of similar length.
@@ -94,8 +94,9 @@ def batches(
         (batch, strings).
 
     Raises:
-        ValueError: for another type, empty input, missing values, lengths that differ, an example
-            of more tokens than a batch may have, or ``by_tokens`` for a data set that is batched.
+        ValueError: if the type is another one, the input is empty, values are missing, lengths
+            differ, an example has more tokens than a batch may have, or ``by_tokens`` is set for a
+            batched data set.
     """
     x, y, sample_weight = examples(x, y, sample_weight, fields)
     return training_options(_batches(x, y, sample_weight, batch_size, by_tokens, shuffle, fields))
@@ -148,7 +149,7 @@ def _batches(
 
 
 def _arrays(x: Any, y: Any, sample_weight: Any, fields: Fields) -> tuple:
-    """Texts by name, labels and weights as arrays, without those that are not given."""
+    """Returns texts by name, labels and weights as arrays, without members that are None."""
     if isinstance(x, Mapping) and y is None:
         x, (y,) = _split_label(x, default=(None,))
     arrays: tuple = (_features(x, fields),)
@@ -167,15 +168,15 @@ def _arrays(x: Any, y: Any, sample_weight: Any, fields: Fields) -> tuple:
 
 
 def _generated(x: Any, fields: Fields, prepare: Prepare | None) -> tf.data.Dataset:
-    """The batches of a generator: texts, or a tuple ``(x, y, sample_weight)``, as of Keras.
+    """Returns the batches of a generator: texts, or a tuple ``(x, y, sample_weight)``, as of Keras.
 
     A ``PyDataset`` is read from its beginning in each epoch; a generator goes on where it was.
     """
 
     def arrays(batches: Iterable[Any]) -> Iterator[tuple]:
         for batch in batches:
-            given = batch if isinstance(batch, tuple) else (batch,)
-            x, y, sample_weight = (*given, None, None)[:3]
+            members = batch if isinstance(batch, tuple) else (batch,)
+            x, y, sample_weight = (*members, None, None)[:3]
             x, y, sample_weight = examples(x, y, sample_weight, fields)
             if prepare is not None:
                 x, y = prepare(x, y)
@@ -199,16 +200,18 @@ def _generated(x: Any, fields: Fields, prepare: Prepare | None) -> tf.data.Datas
 
     def read() -> Iterator[tuple]:
         for batch in epoch() if indexed else rest:
-            found = [np.shape(each)[1:] for each in tf.nest.flatten(batch)]
-            if found != shapes:
+            batch_shapes = [np.shape(x)[1:] for x in tf.nest.flatten(batch)]
+            if batch_shapes != shapes:
                 raise ValueError(
-                    "Examples of a generator must have as many strings and numbers in each batch, "
-                    f"got the shapes {found} after {shapes}."
+                    "Examples of a generator must have the same shapes in each batch, "
+                    f"got {batch_shapes} after {shapes}."
                 )
             yield batch
 
-    found = tf.data.Dataset.from_generator(lambda: marked(read()), output_signature=spec)
-    return found if count is None else found.apply(tf.data.experimental.assert_cardinality(count))
+    dataset = tf.data.Dataset.from_generator(lambda: marked(read()), output_signature=spec)
+    return (
+        dataset if count is None else dataset.apply(tf.data.experimental.assert_cardinality(count))
+    )
 
 
 def examples(
@@ -218,16 +221,16 @@ def examples(
     fields: Fields = TEXTS,
     prepare: Prepare | None = None,
 ) -> tuple[Any, Any, Any]:
-    """The arguments of ``batches`` without pandas and generators: lists, arrays and data sets.
+    """Converts the arguments of ``batches`` to lists, arrays and data sets.
 
     Args:
-        x, y, sample_weight, fields: of ``batches``.
-        prepare: of a generator, converts the texts and labels of each batch; of other data, whoever
-            calls does.
+        x, y, sample_weight, fields: the same as for ``batches``.
+        prepare: a function that converts the texts and labels of each batch of a generator; other
+            data the caller converts.
 
     Raises:
-        ValueError: for a column that is not there, or that has a missing value; and for labels or
-            weights beside a generator.
+        ValueError: if a column does not exist or has a missing value, or there are labels or
+            weights together with a generator.
     """
     if isinstance(x, _GENERATORS):
         if y is not None or sample_weight is not None:
@@ -247,13 +250,13 @@ def examples(
 
 
 def is_packed(data: Any) -> bool:
-    """Whether data are batches of token ids already, as training makes them of texts."""
+    """Returns whether data are batches of token ids already, as training makes them from texts."""
     spec = data.element_spec if isinstance(data, tf.data.Dataset) else None
     return isinstance(spec, tuple) and isinstance(spec[0], Mapping) and "token_ids" in spec[0]
 
 
 def texts_of(x: Any, fields: Fields = TEXTS, prepare: Prepare | None = None) -> Any:
-    """Inputs of ``predict``, as ``examples``: one text, or one dict of texts, is a list of one.
+    """Converts inputs of ``predict`` as ``examples`` does; one text or dict is a list of one.
 
     Raises:
         ValueError: as ``examples`` does.
@@ -270,20 +273,21 @@ def texts_of(x: Any, fields: Fields = TEXTS, prepare: Prepare | None = None) -> 
 
 
 def split_rows(x: Any, y: Any, sample_weight: Any, part: float, fields: Fields = TEXTS) -> tuple:
-    """Two of ``(x, y, sample_weight)``, the second with the last ``part`` of the examples.
+    """Splits ``(x, y, sample_weight)``; the second part has the last ``part`` of the examples.
 
     Args:
         x, y, sample_weight: as ``examples`` returns them, or None.
 
     Raises:
-        ValueError: for a part outside of 0 to 1, a data set, or a side without examples.
+        ValueError: if ``part`` is outside of 0 to 1, ``x`` is a data set, or a side has no
+            examples.
     """
     if isinstance(x, tf.data.Dataset):
         raise ValueError("validation_split is for lists and arrays; take() and skip() split x.")
     if not 0 < part < 1:
         raise ValueError(f"validation_split must be above 0 and below 1, got {part}.")
-    given = (_by_name(x, fields), y, sample_weight)
-    count = len(next(iter(given[0].values())))
+    members = (_by_name(x, fields), y, sample_weight)
+    count = len(next(iter(members[0].values())))
     first = int(count * (1 - part))
     if not 0 < first < count:
         raise ValueError(f"validation_split={part} of {count} examples leaves a side without any.")
@@ -294,7 +298,7 @@ def split_rows(x: Any, y: Any, sample_weight: Any, part: float, fields: Fields =
         return None if values is None else values[which]
 
     parts = (slice(first), slice(first, None))
-    return tuple(tuple(rows(values, which) for values in given) for which in parts)
+    return tuple(tuple(rows(values, which) for values in members) for which in parts)
 
 
 def _by_name(x: Any, fields: Fields) -> dict[str, Any]:
@@ -311,12 +315,12 @@ def _by_name(x: Any, fields: Fields) -> dict[str, Any]:
 
 
 def _features(x: Any, fields: Fields) -> dict[str, np.ndarray]:
-    named = _by_name(x, fields)
-    fields.check(named)
+    by_name = _by_name(x, fields)
+    fields.check(by_name)
     first = fields.required[0]
     return {
         name: _strings(values, name, nested=name != first and _is_nested(values))
-        for name, values in named.items()
+        for name, values in by_name.items()
     }
 
 
@@ -337,21 +341,21 @@ def _strings(values: Any, name: str, nested: bool = False) -> np.ndarray:
         return np.stack(rows)
     for row, value in enumerate(values):
         if not isinstance(value, str | bytes):
-            given = value.item() if isinstance(value, np.generic) else value
-            raise ValueError(f"Example {row} of {name!r} must be a string, got {given!r}.")
+            string = value.item() if isinstance(value, np.generic) else value
+            raise ValueError(f"Example {row} of {name!r} must be a string, got {string!r}.")
     # Lone surrogates cannot be encoded, and are replaced as broken bytes are.
     encoded = [v.encode("utf-8", "replace") if isinstance(v, str) else v for v in values]
     # dtype object keeps trailing NUL bytes, which numpy's own string type drops.
     return np.array(encoded, dtype=object)
 
 
-def _split_label(named: Mapping[str, Any], default: tuple = ()) -> tuple[dict[str, Any], tuple]:
-    features = dict(named)
+def _split_label(elements: Mapping[str, Any], default: tuple = ()) -> tuple[dict[str, Any], tuple]:
+    features = dict(elements)
     return (features, (features.pop(LABEL),)) if LABEL in features else (features, default)
 
 
 def _as_tuple(fields: Fields, *element: Any) -> tuple:
-    # A data set of (text, label) maps with two arguments, one of dicts with one.
+    # ``map`` calls its function with two arguments for (text, label) elements, with one for dicts.
     x, rest = element[0], element[1:]
     if isinstance(x, Mapping):
         if not rest:
@@ -368,5 +372,5 @@ def _as_tuple(fields: Fields, *element: Any) -> tuple:
 
 
 def as_text(values: Any) -> list[str]:
-    """A vector of byte strings as Python strings."""
+    """Returns a vector of byte strings as Python strings."""
     return [value.decode("utf-8", "replace") for value in np.asarray(values).tolist()]

@@ -17,18 +17,18 @@ def index_of(
     Args:
         values: strings, scalar or vector.
         known: distinct strings.
-        what: what the values are, for the error message.
+        what: the word for the values in the error message.
         location: where they are, the beginning of the error message.
 
     Raises:
         InvalidArgumentError: at run time, for a value that is not in ``known``.
     """
     matches = tf.equal(tf.expand_dims(values, -1), tf.constant(list(known)))
-    found = tf.reduce_any(matches, axis=-1)
-    wrong = tf.boolean_mask(tf.reshape(values, [-1]), tf.reshape(~found, [-1]))[:1]
+    is_known = tf.reduce_any(matches, axis=-1)
+    wrong = tf.boolean_mask(tf.reshape(values, [-1]), tf.reshape(~is_known, [-1]))[:1]
     before, after = not_listed("\0", known, what).split("\0", 1)
     text = tf.strings.join([MARK, location, before, tf.strings.reduce_join(wrong), after])
-    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(found), [text])]):
+    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(is_known), [text])]):
         return tf.argmax(matches, axis=-1, output_type=tf.int32)
 
 
@@ -37,10 +37,10 @@ def numbers_of(values: tf.Tensor, what: str) -> tf.Tensor:
 
     Args:
         values: a vector of numbers, or of strings such as ``"2.5"`` or ``"1e-3"``.
-        what: what the values are, for the error message.
+        what: the word for the values in the error message.
 
     Raises:
-        ValueError: for values of another type.
+        ValueError: if the values have another type.
         InvalidArgumentError: at run time, for a value that is not a finite number.
     """
     if values.dtype == tf.string:
@@ -64,10 +64,10 @@ def numbers_of(values: tf.Tensor, what: str) -> tf.Tensor:
 
 
 def not_a_number(value: str, what: str) -> str:
-    """The error message."""
+    """Returns the error message."""
     return f"The {what} '{value}' is not a finite number."
 
 
 def not_listed(value: str, known: Sequence[str], what: str) -> str:
-    """The error message."""
+    """Returns the error message."""
     return f"The {what} '{value}' is not one of: {', '.join(known)}."

@@ -44,8 +44,7 @@ class Published:
         data_dir: the directory of prepared data sets; None for tensorflow-datasets' default.
 
     Raises:
-        ValueError: for a data set that is unknown or cannot be prepared, or whose columns are not
-            known.
+        ValueError: if the data set is unknown or cannot be prepared, or its columns are not known.
     """
 
     def __init__(
@@ -78,11 +77,11 @@ class Published:
         self._builder.download_and_prepare()
 
     def size(self, split: str) -> int:
-        """The number of examples of a split. Raises ValueError if there is no such split."""
+        """Returns the number of examples of a split; raises ValueError for an unknown split."""
         return self._split(split).num_examples
 
     def files(self, split: str) -> list[Path]:
-        """The files of a split. Raises ValueError if there is no such split."""
+        """Returns the files of a split; raises ValueError for an unknown split."""
         return [Path(path) for path in self._split(split).filepaths]
 
     def _split(self, name: str) -> Any:
@@ -123,11 +122,11 @@ class PublishedTexts(NamedTuple):
     """Texts of a data set, each a document of lines, as ``documents.read_documents`` takes them.
 
     Fields:
-        name: of the data set.
+        name: the name of the data set.
         split: such as ``train``.
         feature: the text.
-        begin, end: numbers of examples; ``end`` is exclusive.
-        data_dir: as for ``Published``.
+        begin, end: the numbers of examples; ``end`` is exclusive.
+        data_dir: the same as for ``Published``.
     """
 
     name: str
@@ -138,7 +137,7 @@ class PublishedTexts(NamedTuple):
     data_dir: str | None = None
 
     def lines(self, documents: str) -> Iterator[str]:
-        """The stripped lines that are not empty, and an empty one after each text.
+        """Yields the stripped lines that are not empty, and an empty one after each text.
 
         Raises:
             ValueError: if ``documents`` is not ``"blank_line"``; as ``Published`` raises it.
@@ -157,19 +156,19 @@ class PublishedTexts(NamedTuple):
 
 
 def columns_of(name: str) -> Mapping[str, Column] | None:
-    """The columns of a data set of tensorflow-datasets, or None if they are not known."""
+    """Returns the columns of a data set of tensorflow-datasets, or None if they are not known."""
     name = name.split(":")[0]
     return COLUMNS.get(name) or COLUMNS.get(name.split("/")[0])
 
 
 def _value(features: Any, element: Any, path: str) -> Any:
-    """A feature as bytes, as a string if it is a class or a number, or as lists of these."""
+    """Returns a feature as bytes, as a string for a class or a number, or as lists of these."""
     import tensorflow_datasets as tfds
 
     key, _, rest = path.partition(".")
     feature, value = features[key], element[key]
     if rest and isinstance(feature, tfds.features.TranslationVariableLanguages):
-        languages = [each.decode() for each in value["language"]]
+        languages = [language.decode() for language in value["language"]]
         if rest not in languages:
             raise ValueError(unknown("language", rest, languages))
         return value["translation"][languages.index(rest)]
@@ -188,11 +187,14 @@ def _plain(feature: Any, value: Any) -> Any:
         inner = feature.feature
         if isinstance(inner, tfds.features.FeaturesDict):
             names = list(inner)
-            columns = [[_plain(inner[name], each) for each in value[name]] for name in names]
+            columns = [
+                [_plain(inner[name], value_of_element) for value_of_element in value[name]]
+                for name in names
+            ]
             return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
         # Sequences of sequences are ragged tensors.
         nested = value.to_list() if hasattr(value, "to_list") else value
-        return [_plain(inner, each) for each in nested]
+        return [_plain(inner, value_of_element) for value_of_element in nested]
     if isinstance(value, bytes):
         return value
     if hasattr(value, "dtype") and value.ndim == 0:
@@ -203,15 +205,15 @@ def _plain(feature: Any, value: Any) -> Any:
 def _rows(location: str, values: dict[str, Any]) -> Iterator[Row]:
     label, name = values.pop("label", None), values.pop("id", None)
     if isinstance(values.get("question"), list):  # race has one element for each passage
-        for number, each in enumerate(values["question"]):
-            features = {**values, "question": each, "choices": values["choices"][number]}
+        for number, item in enumerate(values["question"]):
+            features = {**values, "question": item, "choices": values["choices"][number]}
             right = None if label is None else _decoded(label[number])
             yield Row(f"{location}, question {number}", features, right)
         return
     if isinstance(values.get("text"), list):
         values["text"] = b" ".join(values["text"])
     if isinstance(label, list) and label and isinstance(label[0], dict):
-        label = [(_decoded(each["text"]), int(each["answer_start"])) for each in label]
+        label = [(_decoded(item["text"]), int(item["answer_start"])) for item in label]
     yield Row(location, values, _decoded(label), None if name is None else _decoded(name))
 
 

@@ -31,9 +31,9 @@ def squad_rows(
     articles = content.get("data") if isinstance(content, dict) else None
     if not isinstance(articles, list):
         raise ValueError(f"{file} has no list 'data'; expected SQuAD's format.")
-    given = (columns or {}).items()
+    mapped = (columns or {}).items()
     first, second = (
-        next((name for name, column in given if column == own), own)
+        next((name for name, column in mapped if column == own), own)
         for own in ("question", "context")
     )
     for i, article in enumerate(articles):
@@ -61,8 +61,8 @@ def _question(
         features: dict[str, Any] = dict(zip(names, texts, strict=True))
         answers = None
         if labelled:
-            found = [] if question.get("is_impossible") else question["answers"]
-            answers = [(answer["text"], answer["answer_start"]) for answer in found]
+            gold = [] if question.get("is_impossible") else question["answers"]
+            answers = [(answer["text"], answer["answer_start"]) for answer in gold]
         return Row(location, features, answers, None if name is None else str(name))
     except (KeyError, TypeError, AttributeError) as error:
         return InvalidRow(

@@ -22,8 +22,8 @@ def race_rows(path: Path) -> Iterator[Row | InvalidRow]:
 
     Args:
         path: a folder of passages, each a file with a JSON object; or a tar archive of such files.
-            The path may continue inside the archive, such as ``RACE.tar.gz/train/middle``.
-            Passages of a folder are sorted by name; those of an archive keep its order.
+            The path may continue inside the archive, such as ``RACE.tar.gz/train/middle``. Passages
+            of a folder are sorted by name; passages of an archive keep its order.
 
     Raises:
         ValueError: if there is no such folder, or it has more than one split.
@@ -32,8 +32,10 @@ def race_rows(path: Path) -> Iterator[Row | InvalidRow]:
     for name, content in _passages(path):
         splits |= _SPLITS.intersection(PurePosixPath(name).parts[:-1])
         if len(splits) > 1:
-            found = " and ".join(sorted(splits))
-            raise ValueError(f"{path} has {found}; choose one of them, such as {path}/train.")
+            splits_found = " and ".join(sorted(splits))
+            raise ValueError(
+                f"{path} has {splits_found}; choose one of them, such as {path}/train."
+            )
         try:
             passage = json.loads(content)
             article = as_bytes(passage["article"])
@@ -76,12 +78,12 @@ def _passages(path: Path) -> Iterator[tuple[str, bytes]]:
         ) from error
 
 
-def _members(archive: Path, wanted: tuple[str, ...]) -> Iterator[tuple[str, bytes]]:
+def _members(archive: Path, folder: tuple[str, ...]) -> Iterator[tuple[str, bytes]]:
     with tarfile.open(archive) as tar:
         for member in tar:
             parts = PurePosixPath(member.name).parts
-            found = any(parts[i : i + len(wanted)] == wanted for i in range(len(parts)))
-            if member.isfile() and member.name.endswith(".txt") and found:
+            inside = any(parts[i : i + len(folder)] == folder for i in range(len(parts)))
+            if member.isfile() and member.name.endswith(".txt") and inside:
                 stream = tar.extractfile(member)
                 assert stream is not None
                 # Compressed or sparse files may be much larger than the archive.
@@ -91,13 +93,13 @@ def _members(archive: Path, wanted: tuple[str, ...]) -> Iterator[tuple[str, byte
                         f"at most {parsing.MAX_BYTES:,} of a passage."
                     )
                 # Only folders below the requested one can be splits.
-                start = next(i for i in range(len(parts)) if parts[i : i + len(wanted)] == wanted)
-                yield "/".join(parts[start:] if wanted else parts), stream.read()
+                start = next(i for i in range(len(parts)) if parts[i : i + len(folder)] == folder)
+                yield "/".join(parts[start:] if folder else parts), stream.read()
 
 
 def archive_of(path: Path) -> Path | None:
-    """The tar archive that a path is or points into, or None."""
-    for each in (path, *path.parents):
-        if each.is_file():
-            return each if tarfile.is_tarfile(each) else None
+    """Returns the tar archive that a path is or points into, or None."""
+    for candidate in (path, *path.parents):
+        if candidate.is_file():
+            return candidate if tarfile.is_tarfile(candidate) else None
     return None

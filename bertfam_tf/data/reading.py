@@ -51,8 +51,8 @@ def read_rows(
         files: one or several files, read one after the other; splits if ``format`` is tfds.
         columns: maps the names of features, and ``label``, to columns; see ``records``. None uses
             the columns ``text`` and ``label``; for conll, the last column as tags; and the known
-            columns of a data set of tensorflow-datasets. Those of squad are ``question`` and
-            ``context``, which are also the names of features that have no such column.
+            columns of a data set of tensorflow-datasets. The known columns of squad are
+            ``question`` and ``context``, which also name the features that are not mapped.
         format: one of ``FORMATS``; None detects it from each file's name.
         target: reads labels; None omits them.
         limit: the maximum number of rows.
@@ -61,8 +61,8 @@ def read_rows(
         tfds, data_dir: the data set of tensorflow-datasets, and the directory of prepared data.
 
     Raises:
-        ValueError: for an invalid row (the message names file and line), a missing file, a file
-            without rows, or a ``limit`` below 1.
+        ValueError: if a row is invalid (the message names file and line), a file is missing or has
+            no rows, or ``limit`` is below 1.
     """
     files = [files] if isinstance(files, str | Path) else list(files)
     if not files:
@@ -101,18 +101,18 @@ def _reader(
         return partial(squad_rows, file, columns, labelled=labelled)
     if format == "txt":
         return partial(_lines, file)
-    wanted = {
+    columns_by_name = {
         name: column
         for name, column in (_TEXT if columns is None else columns).items()
         if labelled or name != "label"
     }
     if format == "conll":
         word, tag = (
-            wanted[name] if isinstance(wanted.get(name), int) else default
+            columns_by_name[name] if isinstance(columns_by_name.get(name), int) else default
             for name, default in (("text", 0), ("label", -1))
         )
         return partial(conll_rows, file, word, tag if labelled else None, iob2=iob2)  # type: ignore[arg-type]
-    return partial(_RECORDS[format], file, wanted)
+    return partial(_RECORDS[format], file, columns_by_name)
 
 
 def _lines(file: Path) -> Iterator[Row | InvalidRow]:

@@ -144,7 +144,7 @@ def jsonl_rows(file: Path, columns: Mapping[str, Column]) -> Iterator[Row | Inva
 
 def _text(location: str, record: dict, key: str | int) -> Any:
     value = _lookup(location, record, str(key))
-    if isinstance(value, list) and all(isinstance(each, str) for each in value):
+    if isinstance(value, list) and all(isinstance(word, str) for word in value):
         return value
     if isinstance(value, str):
         return value

@@ -67,7 +67,7 @@ Reader = Callable[[], Iterator[Row | InvalidRow]]
 class Rows:
     """The rows of a split, in the order of its files.
 
-    The constructor reads everything once, so that invalid rows are found before training begins,
+    The constructor reads everything once, so that invalid rows are found before training starts,
     and sizes are known. Iterating reads again, so that memory does not grow with the files.
 
     Args:
@@ -83,7 +83,7 @@ class Rows:
         skipped_lines: the number of their lines; larger if a stray quote in a CSV file joins lines.
 
     Raises:
-        ValueError: for an invalid row, a file without rows, or a ``limit`` below 1.
+        ValueError: if a row is invalid, a file has no rows, or ``limit`` is below 1.
     """
 
     readers: list[tuple[str, Reader]]
@@ -142,9 +142,10 @@ class Rows:
 
     def _with_target(self, row: Row) -> Row | InvalidRow:
         for name, value in row.features.items():
-            wanted = None if self._first is None else self._first.features[name]
-            if isinstance(wanted, list) and len(value) != len(wanted):
-                text = f"{row.location} has {len(value)} {name}, expected {len(wanted)} as before."
+            first_value = None if self._first is None else self._first.features[name]
+            if isinstance(first_value, list) and len(value) != len(first_value):
+                size = len(first_value)
+                text = f"{row.location} has {len(value)} {name}, expected {size} as before."
                 return InvalidRow(name, text, row.lines)
         if self.target is None:
             return row._replace(label=None)
@@ -172,7 +173,7 @@ class Rows:
             raise ValueError(f"{names} has {left} valid rows less than when it was validated.")
 
     def dataset(self) -> tf.data.Dataset:
-        """The rows as ``(features, label)``, or ``(features,)`` without a target.
+        """Returns the rows as ``(features, label)``, or ``(features,)`` without a target.
 
         Returns:
             A data set of known cardinality. Features are a dict of string scalars, or of vectors of
@@ -195,14 +196,14 @@ class Rows:
         rows = iter(self)
         while chunk := list(marked(islice(rows, _CHUNK))):
             names = chunk[0].features
-            given: tuple = ({n: _array([row.features[n] for row in chunk]) for n in names},)
+            members: tuple = ({n: _array([row.features[n] for row in chunk]) for n in names},)
             if self.target is not None:
                 labels = [self.target.value(row.label) for row in chunk]
                 if isinstance(labels[0], dict):
-                    given += ({n: _array([label[n] for label in labels]) for n in labels[0]},)
+                    members += ({n: _array([label[n] for label in labels]) for n in labels[0]},)
                 else:
-                    given += (_array(labels),)
-            yield given
+                    members += (_array(labels),)
+            yield members
 
 
 def _batched(spec: tf.TensorSpec) -> tf.TensorSpec:

@@ -19,10 +19,10 @@ class DataConfig:
             model has language embeddings; the metrics are ``fr_accuracy`` and so on.
         text, text_pair, label: columns, by name in the first line or by number from 0; label None
             for pairs of texts that belong together, which have none.
-        labels: names of the classes in order; or a table from labels in the file to names, of
+        labels: the names of the classes in order; or a table from labels in the file to names, of
             tasks whose labels are numbers to these, such as ``{relevant: "1", other: "0"}``; None
             for the distinct labels of the training file, sorted.
-        limit: maximum number of training examples.
+        limit: the maximum number of training examples.
         format: tsv, csv, jsonl, conll, squad, race or tfds; None decides by the files' names.
         columns: columns of tasks with other texts, such as ``{question: q, context: passage}``
             or ``{text: start, choices: [ending0, ending1]}``; used in place of ``text`` and

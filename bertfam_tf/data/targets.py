@@ -41,12 +41,12 @@ class Target:
             return list(dict.fromkeys(self._table.values()))
         return sorted(self._found) if self._known is None else self._known
 
-    def _named(self, given: str) -> str:
+    def _named(self, label: str) -> str:
         if self._known is None:
-            self._found[_encodable(given)] = None
-        elif given not in self._known:
-            raise ValueError(not_listed(given, self._known, self.what))
-        return given if self._table is None else self._table[given]
+            self._found[_encodable(label)] = None
+        elif label not in self._known:
+            raise ValueError(not_listed(label, self._known, self.what))
+        return label if self._table is None else self._table[label]
 
     def read(self, given: Any, features: Mapping[str, Any]) -> Any:
         """Validates a row's label.
@@ -188,7 +188,7 @@ class Answers(Target):
 
 
 def _encodable(name: str) -> str:
-    """The name; of a row that is left out for one of its names, none must be collected."""
+    """Returns the name; raises a ValueError if it is not UTF-8, so that none is collected."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -196,7 +196,7 @@ def _encodable(name: str) -> str:
     return name
 
 
-def _one(given: Any, what: str) -> str:
-    if isinstance(given, str):
-        return given
-    raise ValueError(f"There is no {what}." if given is None else f"{given!r} is not one {what}.")
+def _one(label: Any, what: str) -> str:
+    if isinstance(label, str):
+        return label
+    raise ValueError(f"There is no {what}." if label is None else f"{label!r} is not one {what}.")

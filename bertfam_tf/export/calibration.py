@@ -1,4 +1,4 @@
-"""Calibration texts, whose activations give the scales of int8 exports."""
+"""Calibration texts, whose activations determine the scales of int8 exports."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from bertfam_tf.tasks import Task
 def calibration_examples(
     task: Task, texts: Iterable[Any] | None, wanted_by: str, most: int | None = None
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Calibration texts as the task takes them.
+    """Yields calibration texts as inputs of the task.
 
     Args:
         task: the task to export.
         texts: texts, or tuples of texts for tasks with several texts per example.
         wanted_by: the option that needs them, for errors.
-        most: how many are read; None for all.
+        most: the largest number of examples to read; None for all.
 
     Yields:
         Input name to array, (1, …), for each example.
 
     Raises:
-        ValueError: there are no texts, or an example is not what the task takes.
+        ValueError: there are no texts, or an example does not fit the task's inputs.
     """
     if isinstance(texts, str | bytes | dict):
         raise ValueError(f"calibration must be a list of texts, got a {type(texts).__name__}.")
@@ -40,8 +40,8 @@ def calibration_examples(
             raise ValueError(
                 f"A calibration example must have {len(names)} texts, {names}, got {len(parts)}."
             )
-        found = {name: np.array([part]) for name, part in zip(names, parts, strict=True)}
-        for name, values in found.items():
+        inputs = {name: np.array([part]) for name, part in zip(names, parts, strict=True)}
+        for name, values in inputs.items():
             if values.dtype.kind not in "US" or values.shape[1:] != specs[name].shape[1:]:
                 raise ValueError(f"{name} of a calibration example must be texts, got {parts!r}.")
-        yield found
+        yield inputs

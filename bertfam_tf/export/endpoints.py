@@ -39,7 +39,7 @@ class Endpoint(NamedTuple):
         function: a concrete function that takes tensors in the order of ``inputs``.
         inputs: shapes and dtypes by name.
         signature: the task's signature.
-        limits: of the values of ``inputs``; the graph checks them.
+        limits: the limits of the values of ``inputs``; the graph checks them.
         task: the task that answers.
     """
 
@@ -60,7 +60,7 @@ class Endpoint(NamedTuple):
         return self.function.structured_outputs
 
     def edge_cases(self) -> list[dict[str, np.ndarray]]:
-        """The texts of ``edge_case_texts`` as inputs by name, (rows, …), in several requests.
+        """Returns ``edge_case_texts`` as inputs by name, (rows, …), in several requests.
 
         An example as long as the task takes is a request of its own: padded to it, the others
         would take as long.
@@ -72,7 +72,7 @@ class Endpoint(NamedTuple):
         return [self._inputs({name: x[rows] for name, x in texts.items()}) for rows in requests]
 
     def identical_rows(self, rows: int) -> dict[str, np.ndarray]:
-        """``rows`` copies of one sentence as inputs, for warm-up and as a valid request."""
+        """Returns ``rows`` copies of one sentence as inputs, for warm-up and as a valid request."""
         return self._inputs(
             {
                 name: np.full((rows, *spec.shape[1:]), _SAMPLES[0], object)
@@ -100,8 +100,8 @@ def endpoints(
     """Traces the signatures of a task, or of several; the graphs validate their inputs.
 
     Args:
-        task: the task to export. Of several, only signatures that take text are traced: the
-            default one gets the task's name, another one follows it.
+        task: the task to export. With several tasks, only signatures that take text are traced: the
+            default one gets the task's name, and others append theirs to it.
         weights: the weights that the graphs read.
         batching: for signatures that take text. Requests of packed ids, and of lists of texts, are
             not batched, because their lengths differ.
@@ -111,23 +111,23 @@ def endpoints(
         Signature name to endpoint.
 
     Raises:
-        TypeError: for options of several tasks.
+        TypeError: if there are options for several tasks.
     """
-    found: dict[str, Endpoint] = {}
-    for name, each in task.served_tasks().items():
+    traced: dict[str, Endpoint] = {}
+    for name, member in task.served_tasks().items():
         if name and options:
             raise TypeError(unexpected("export", sorted(options), []))
         # The default signature first: classify and regress signatures call its graph.
         default = DEFAULT_SIGNATURE
-        listed = sorted(signatures(each, **options).items(), key=lambda x: x[0] != default)
+        listed = sorted(signatures(member, **options).items(), key=lambda x: x[0] != default)
         answer = None
         for key, signature in listed:
             if name and (signature.method != "predict" or key == "ids"):
                 continue
             full = "_".join(part for part in (name, "" if name and key == default else key) if part)
-            found[full] = _endpoint(full, each, signature, weights, batching, answer)
-            answer = answer or found[full].function
-    return found
+            traced[full] = _endpoint(full, member, signature, weights, batching, answer)
+            answer = answer or traced[full].function
+    return traced
 
 
 def _endpoint(
@@ -138,7 +138,7 @@ def _endpoint(
     batching: BatchingOptions | None,
     answer: Any,
 ) -> Endpoint:
-    """One traced signature; ``answer`` is the traced function of the task's default one."""
+    """Traces one signature; ``answer`` is the traced function of the task's default one."""
     limits = InputLimits()
     if signature.method == "predict":
         inputs = task.feature_specs if signature.inputs is None else signature.inputs
@@ -180,7 +180,7 @@ def _from_examples(view: Callable, task: Task, answer: Any) -> Callable:
 
 
 def edge_case_texts(task: Task) -> dict[str, np.ndarray]:
-    """Texts that cover edge cases, as the task takes them: input name to bytes, (6, …).
+    """Returns texts that cover edge cases, in the task's form: input name to bytes, (6, …).
 
     They are the inputs on which an export is compared with its task.
     """
@@ -193,7 +193,7 @@ def edge_case_texts(task: Task) -> dict[str, np.ndarray]:
 
 
 def examples(texts: dict[str, np.ndarray]) -> list[bytes]:
-    """Serialized tf.Examples, one for each row of texts (rows, …), one feature for each input."""
+    """Serializes texts (rows, …) as one tf.Example per row, with one feature for each input."""
     return [
         tf.train.Example(
             features=tf.train.Features(

@@ -1,8 +1,8 @@
-"""Input checks inside an exported graph: it refuses requests that do not match its signatures.
+"""Input checks inside an exported graph, which rejects requests that do not match its signatures.
 
-TensorFlow Serving does not compare the shapes of a request with those that the signature declares.
-tensorflow-text's kernels crash the process on strings of another rank, and other kernels broadcast
-or wrap around and return wrong values.
+TensorFlow Serving does not compare the shapes of a request with the signature's. tensorflow-text's
+kernels crash the process on strings of another rank, and other kernels broadcast or wrap around and
+return wrong values.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _equal_shapes(inputs: dict[str, tf.Tensor]) -> Iterator[tf.Operation]:
 
 
 def _length_axis(inputs: Mapping[str, Any]) -> int:
-    return min(each.shape.rank for each in inputs.values()) - 1
+    return min(tensor.shape.rank for tensor in inputs.values()) - 1
 
 
 def _in_range(inputs: dict[str, tf.Tensor], limits: InputLimits) -> Iterator[tf.Operation]:
@@ -115,7 +115,7 @@ def unchecked_inputs(meta_graph: meta_graph_pb2.MetaGraphDef) -> Iterator[tuple[
     """Finds inputs that an operation reads without a check of the declared shape.
 
     Args:
-        meta_graph: of a SavedModel.
+        meta_graph: the meta graph of a SavedModel.
 
     Yields:
         The names of the signature and of the input.
@@ -126,7 +126,7 @@ def unchecked_inputs(meta_graph: meta_graph_pb2.MetaGraphDef) -> Iterator[tuple[
             placeholder = info.name.partition(":")[0]
             readers = _readers(meta_graph.graph_def.node, placeholder, functions)
             shape = str(tf.TensorShape(info.tensor_shape))
-            if any(op != "EnsureShape" or found != shape for op, found in readers):
+            if any(op != "EnsureShape" or ensured != shape for op, ensured in readers):
                 yield name, input_name
 
 
@@ -152,7 +152,7 @@ def invalid_requests(
     limits: InputLimits,
     valid: Callable[[int], dict[str, np.ndarray]],
 ) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
-    """Makes requests that a signature with checks has to refuse.
+    """Yields requests that a signature with checks has to reject.
 
     Args:
         specs: the signature's inputs by name.

@@ -20,16 +20,16 @@ class BatchingOptions:
     than the largest allowed batch is split. At low load every request waits for the timeout.
 
     Args:
-        max_batch_size: the largest number of rows in one request; larger requests are refused.
+        max_batch_size: the largest number of rows in one request; larger requests are rejected.
         allowed_batch_sizes: batches are padded to the next of these sizes with copies of a row, so
             that the graph runs on few different shapes; the last is the largest batch.
         batch_timeout_micros: how long a batch waits for more rows, in microseconds.
         num_batch_threads: the number of batches that are computed concurrently.
-        max_enqueued_batches: the number of batches that may wait; further requests are refused.
+        max_enqueued_batches: the number of batches that may wait; further requests are rejected.
 
     Raises:
-        ValueError: for numbers below 1 (a timeout below 0), sizes that are not increasing, or a
-            size above ``max_batch_size``.
+        ValueError: if a number is below 1 (the timeout below 0), sizes do not increase, or a size
+            is above ``max_batch_size``.
     """
 
     max_batch_size: int = setting(1024, at_least=1)

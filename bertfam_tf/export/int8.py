@@ -57,9 +57,9 @@ class Int8Layers:
         batches: calibration texts by name, (batch, …).
 
     Attributes:
-        answers: of the task in float32, for each batch.
-        errors: layer path to the error of its output in int8 on the calibration texts: the root
-            mean square of the difference, relative to that of the output.
+        answers: the task's answers in float32, for each batch.
+        errors: the layer path to the error of its output in int8 on the calibration texts: the root
+            mean square of the difference, relative to the output's root mean square.
         in_float: paths of dense layers that stay in float32.
 
     Raises:
@@ -74,8 +74,10 @@ class Int8Layers:
             )
         batches = self._batches = list(batches)
         self._task = task
-        found = [layer for layer in task._flatten_layers() if isinstance(layer, keras.layers.Dense)]
-        eligible = {id(layer): layer for layer in found if _is_eligible(layer)}
+        dense_layers = [
+            layer for layer in task._flatten_layers() if isinstance(layer, keras.layers.Dense)
+        ]
+        eligible = {id(layer): layer for layer in dense_layers if _is_eligible(layer)}
         observed = [_Observed(layer) for layer in eligible.values()]
         self.answers = self._run(function, batches, {x.layer: x.observe for x in observed})
         self._layers = {x.layer: x for x in _quantized(observed)}
@@ -89,7 +91,7 @@ class Int8Layers:
                 f"{type(task).__name__} has no dense layer that can be computed in int8; "
                 "dtype='int8-weights' stores its weights in int8."
             )
-        self.in_float = sorted({x.path for x in found if x not in self._layers})
+        self.in_float = sorted({x.path for x in dense_layers if x not in self._layers})
 
     @property
     def in_int8(self) -> list[str]:
@@ -98,7 +100,7 @@ class Int8Layers:
 
     @contextlib.contextmanager
     def substituted(self) -> Iterator[None]:
-        """A context in which the layers compute in int8."""
+        """Returns a context in which the layers compute in int8."""
         trace = _Trace()
         calls = {layer: partial(_compute, trace, x) for layer, x in self._layers.items()}
         activated = [
@@ -118,7 +120,7 @@ class Int8Layers:
                 layer.activation = activation
 
     def describe(self) -> dict[str, Any]:
-        """For the model card."""
+        """Describes the layers for the model card."""
         return {
             "smoothing": _SMOOTHING,
             "largest_weight": _LARGEST_WEIGHT,
@@ -142,17 +144,17 @@ class Int8Layers:
             (_entries(expected), _entries(run(batch)))
             for batch, expected in zip(self._batches, self.answers, strict=True)
         ]
-        found = {}
+        by_output = {}
         for name in pairs[0][0]:
-            expected, given = (np.concatenate([pair[i][name] for pair in pairs]) for i in (0, 1))
+            expected, actual = (np.concatenate([pair[i][name] for pair in pairs]) for i in (0, 1))
             if expected.dtype.kind == "f":
-                sizes = np.abs(given - expected)
+                sizes = np.abs(actual - expected)
                 largest, mean = sizes.max(initial=0), sizes.mean() if sizes.size else 0
-                found[name] = {"largest": float(largest), "mean": float(mean)}
+                by_output[name] = {"largest": float(largest), "mean": float(mean)}
             else:
-                equal = (given == expected).mean() if expected.size else 1
-                found[name] = {"equal": float(equal)}
-        return found
+                equal = (actual == expected).mean() if expected.size else 1
+                by_output[name] = {"equal": float(equal)}
+        return by_output
 
     def _run(self, function: Callable, batches: list[Answers], calls: dict) -> list[Answers]:
         specs = self._task.feature_specs
@@ -162,12 +164,14 @@ class Int8Layers:
                 return function(dict(zip(specs, tensors, strict=True)))
 
         traced = tf.function(answer, list(specs.values()), autograph=False)
-        found = [traced(*(tf.constant(batch[name]) for name in specs)) for batch in batches]
-        return [{name: x.numpy() for name, x in answers.items()} for answers in found]
+        batches_of_answers = [
+            traced(*(tf.constant(batch[name]) for name in specs)) for batch in batches
+        ]
+        return [{name: x.numpy() for name, x in answers.items()} for answers in batches_of_answers]
 
 
 def _entries(answers: Answers) -> Answers:
-    """The entries that are used, each output in one vector."""
+    """Returns the entries that are used, each output in one vector."""
     count = answers.get("count")
 
     def used(values: np.ndarray) -> np.ndarray:
@@ -214,22 +218,22 @@ class _Observed:
 
 def _quantized(observed: Iterable[_Observed]) -> Iterator[_Int8Dense]:
     groups: dict[tuple[int, ...], list[_Observed]] = defaultdict(list)
-    for each in observed:
-        if each.inputs:
-            groups[tuple(map(id, each.inputs))].append(each)
+    for observed_layer in observed:
+        if observed_layer.inputs:
+            groups[tuple(map(id, observed_layer.inputs))].append(observed_layer)
     for members in groups.values():
-        kernels = [ops.convert_to_numpy(each.layer.kernel) for each in members]
+        kernels = [ops.convert_to_numpy(observed_layer.layer.kernel) for observed_layer in members]
         factors = _factors(members[0].largest, np.concatenate(kernels, axis=1))
-        for each, kernel in zip(members, kernels, strict=True):
-            yield _Int8Dense(each.layer, kernel, factors)
+        for observed_layer, kernel in zip(members, kernels, strict=True):
+            yield _Int8Dense(observed_layer.layer, kernel, factors)
 
 
 def _factors(largest: np.ndarray, kernel: np.ndarray) -> np.ndarray:
-    """What input channels are multiplied with, so that rounding them gives int8, (width,).
+    """Returns the factors of input channels before they are rounded to int8, (width,).
 
     Args:
         largest: absolute values of the channels, (width,).
-        kernel: of all layers that read them, (width, units).
+        kernel: the kernels of all layers that read them, (width, units).
     """
     largest = np.maximum(largest, 1e-5)
     weights = np.maximum(np.abs(kernel).max(axis=1), 1e-5)
@@ -243,8 +247,8 @@ class _Int8Dense:
     Args:
         layer: the layer.
         kernel: its weights, float32 (width, units).
-        factors: of its input channels, float32 (width,), the same array for layers that share
-            their input.
+        factors: the factors of its input channels, float32 (width,), the same array for layers that
+            share their input.
     """
 
     def __init__(self, layer: keras.layers.Dense, kernel: np.ndarray, factors: np.ndarray):
@@ -260,7 +264,7 @@ class _Int8Dense:
         self.bias = np.zeros(len(scales), "float32") if bias is None else bias
 
     def quantize(self, x: tf.Tensor) -> tf.Tensor:
-        """The input, float32 (tokens, width), as qint8."""
+        """Returns the input, float32 (tokens, width), as qint8."""
         limit = float(_LARGEST_INPUT)
         return tf.raw_ops.QuantizeV2(
             input=x * self.factors,
@@ -273,7 +277,7 @@ class _Int8Dense:
         ).output
 
     def multiply(self, x: tf.Tensor, *activation: str) -> tf.Tensor:
-        """The output for a quantized input, float32 (tokens, units)."""
+        """Returns the output for a quantized input, float32 (tokens, units)."""
         limit = tf.constant(_LARGEST_INPUT, tf.float32)
         # There is no Python wrapper of this operation.
         (y,), _ = op_def_library.apply_op(
@@ -305,7 +309,7 @@ class _Trace:
     """Tensors of a graph that is traced: layers of one input share its quantized values."""
 
     def __init__(self) -> None:
-        # With what the keys are the identities of, so that these stay unique.
+        # Values include the objects whose identities are the keys, so that these stay unique.
         self._quantized: dict[tuple[int, int, int], tuple] = {}
         self._made: dict[int, tuple[tf.Tensor, Callable[..., tf.Tensor]]] = {}
 
@@ -322,7 +326,7 @@ class _Trace:
         return y
 
     def activate(self, activation: Callable, x: Any) -> Any:
-        """``activation(x)``, by the kernel where it computed ``x``."""
+        """Computes ``activation(x)``, by the kernel where it computed ``x``."""
         if activation in _FUSED and id(x) in self._made:
             return self._made[id(x)][1](_FUSED[activation])
         return activation(x)
@@ -342,7 +346,7 @@ def _compute(trace: _Trace, dense: _Int8Dense, layer: keras.layers.Dense, x: tf.
 
 
 class _Measured:
-    """Compares the output of a layer with that of its int8 form, for the same input.
+    """Compares the outputs of a layer and of its int8 form for the same input.
 
     Attributes:
         layer: the int8 form.

@@ -26,13 +26,13 @@ def add_metadata(model: bytes, task: Task, *, length: int) -> bytes:
     """Adds metadata for the mobile APIs to a `.tflite` file that takes ids.
 
     The tokenizer's files are included only if the APIs tokenize as the task does (see
-    ``incompatibility``). Otherwise they refuse the file and the app has to make the ids; if there
-    is an API for the task, a warning gives the reason.
+    ``incompatibility``). Otherwise they reject the file and the app has to compute the ids; if
+    there is an API for the task, a warning gives the reason.
 
     Args:
         model: the file's content; its signature takes ``ids``, ``mask`` and ``segment_ids``.
         task: the exported task.
-        length: of the inputs, in tokens.
+        length: the length of the inputs, in tokens.
 
     Raises:
         ValueError: as ``with_metadata``.
@@ -51,7 +51,7 @@ def add_metadata(model: bytes, task: Task, *, length: int) -> bytes:
 
 
 def incompatibility(task: Task, length: int) -> str:
-    """Why the APIs would tokenize differently from the task or not run it; "" if they would not.
+    """Explains why the APIs cannot run the task or tokenize differently; returns "" if they can.
 
     Their tokenizers always lower-case ASCII letters and put ``[CLS]`` and ``[SEP]`` around a text
     with segment ids of 0; a question and its context are packed as BERT's pairs, with 384 tokens.
@@ -70,7 +70,7 @@ def incompatibility(task: Task, length: int) -> str:
 
 
 def tokenizer_incompatibility(tokenizer: Tokenizer) -> str:
-    """As ``incompatibility``, for the tokenizer only."""
+    """Does the same as ``incompatibility``, for the tokenizer only."""
     options = tokenizer.get_config()
     kind = type(tokenizer).__name__
     if isinstance(tokenizer, SentencePieceTokenizer):

@@ -32,22 +32,22 @@ def write_card(
 ) -> None:
     """Writes the model card of an export.
 
-    Its keys are those of ``Task.describe`` (task, family, the backbone's config, options; of
-    several ``tasks``, by name) and ``labels``, with several tasks those of each; ``signatures``,
-    with the method and the dtypes and shapes (-1: any) of inputs and outputs; ``dtype`` of stored
-    matrices; ``kernels``, the names of operations that only some builds of TensorFlow have;
-    ``int8``, null or how dense layers compute in int8; ``batching``; ``metrics``; ``versions`` of
-    libraries; and ``sha256`` of every file.
+    Its keys are the same as in ``Task.describe`` (task, family, the backbone's config, options;
+    with several tasks, ``tasks`` by name) and ``labels``, by task if there are several;
+    ``signatures``, with the method and the dtypes and shapes (-1: any) of inputs and outputs;
+    ``dtype`` of stored matrices; ``kernels``, the names of operations that only some builds of
+    TensorFlow have; ``int8``, null or how dense layers compute in int8; ``batching``; ``metrics``;
+    ``versions`` of libraries; and ``sha256`` of every file.
 
     Args:
         file: the card.
         directory: the export, in which all other files have been written.
         task: the exported task.
-        endpoints: by the name of the signature.
-        dtype: of stored matrices.
+        endpoints: the endpoints by the name of the signature.
+        dtype: the dtype of stored matrices.
         batching: the graph's own batching, if any.
-        metrics: scores of the training run.
-        kernels: as in the card.
+        metrics: the scores of the training run.
+        kernels: the value of ``kernels`` in the card.
         int8: the layers in int8 and in float32 (``Int8Layers.describe``), the ``agreement`` of
             answers with float32, and ``fallback``, the name of the model directory with the same
             version in float32, if there is one.
@@ -55,7 +55,7 @@ def write_card(
     Raises:
         OSError: when the card cannot be written.
     """
-    labels = {name: each.class_names for name, each in task.served_tasks().items()}
+    labels = {name: member.class_names for name, member in task.served_tasks().items()}
     card = {
         **task.describe(),
         "labels": labels.get("", labels),

@@ -63,7 +63,7 @@ def export_saved_model(
     texts (``task.feature_specs``: ``text``, and ``text_pair`` for pairs) and returns its outputs;
     ``ids`` takes packed ids (``task.packed_specs``). Classifiers also have ``classify`` and
     regressors ``regress``, which take tf.Examples for Serving's APIs of these names; tasks on a
-    backbone with languages ``in_language``, which takes ``language`` beside the texts;
+    backbone with languages ``in_language``, which takes the texts and ``language``;
     ``task.signatures`` may define more. Dim 0 of every output is the batch, and the outputs for a
     row do not depend on other rows.
 
@@ -72,7 +72,7 @@ def export_saved_model(
     version appears in the directory, it is loaded with the C++ loader that Serving uses, and the
     outputs of all signatures are compared with the task's.
 
-    Serving does not validate requests against the signature, so the graph does: it refuses inputs
+    Serving does not validate requests against the signature, so the graph does: it rejects inputs
     of undeclared shapes, inputs with different numbers of rows, examples without tokens or labels,
     and ids out of range, with INVALID_ARGUMENT. The export is checked with such requests too.
 
@@ -81,11 +81,11 @@ def export_saved_model(
             yet is exported for single texts.
         directory: the model's base path; it is created if missing.
         version: the version number; None takes the next one.
-        dtype: of stored matrices: ``"float32"``, ``"bfloat16"``, ``"int8-weights"`` or ``"int8"``
-            (see ``weights.StoredWeights``). The first three compute in float32. With ``"int8"``
-            dense layers compute in int8, with an oneDNN kernel that TensorFlow and TensorFlow
-            Serving have on x86 CPUs only, with or without VNNI. Outputs are float32; they are
-            compared with those of the task with the stored weights.
+        dtype: the dtype of stored matrices: ``"float32"``, ``"bfloat16"``, ``"int8-weights"`` or
+            ``"int8"`` (see ``weights.StoredWeights``). The first three compute in float32. With
+            ``"int8"`` dense layers compute in int8, with an oneDNN kernel that TensorFlow and
+            TensorFlow Serving have on x86 CPUs only, with or without VNNI. Outputs are float32; the
+            export compares them with the outputs of the task with the stored weights.
         batching: batches concurrent requests inside the graph; None leaves batching to the server.
         metrics: evaluation scores for the model card.
         calibration: a few hundred typical texts (tuples for tasks with several texts per example),
@@ -113,8 +113,8 @@ def export_saved_model(
         raise ValueError(f"version must be at least 0, got {version}.")
     check_precision(dtype)
     if dtype != "int8":
-        for name, given in (("calibration", calibration is not None), ("fallback", fallback)):
-            if given:
+        for name, is_set in (("calibration", calibration is not None), ("fallback", fallback)):
+            if is_set:
                 raise ValueError(f"{name} is only for dtype='int8', got dtype={dtype!r}.")
     elif not isinstance(task, Task):
         raise ValueError(
@@ -123,26 +123,31 @@ def export_saved_model(
         )
     # Together, a server of either directory has the same versions.
     bases = [base, *([fallback_directory(base)] if fallback else [])]
-    for each in bases:
-        files.remove_leftovers(each, inside=True)  # even if the killed run had finished it
-        if version in _versions(each):
-            raise FileExistsError(f"{each} already has a version {version}.")
+    for model_directory in bases:
+        files.remove_leftovers(
+            model_directory, inside=True
+        )  # even if the killed run had finished it
+        if version in _versions(model_directory):
+            raise FileExistsError(f"{model_directory} already has a version {version}.")
     with contextlib.ExitStack() as stack:
         layers = None
         if dtype == "int8":
             layers = _calibrated(task, calibration, batching, options)
         # Serving loads every child whose name is a number, even one that is being written.
-        scratch = [stack.enter_context(files.scratch(each, inside=True)) for each in bases]
-        made = [directory / "version" for directory in scratch]
+        scratch = [
+            stack.enter_context(files.scratch(model_directory, inside=True))
+            for model_directory in bases
+        ]
+        versions = [directory / "version" for directory in scratch]
         shared: dict[str, Any] = dict(batching=batching, metrics=metrics)
         fallback_name = bases[-1].name if fallback else None
-        _make(task, made[0], dtype, layers, options, fallback=fallback_name, **shared)
-        for directory in made[1:]:
+        _make(task, versions[0], dtype, layers, options, fallback=fallback_name, **shared)
+        for directory in versions[1:]:
             _make(task, directory, "float32", None, options, **shared)
         while True:
             number = _next(bases) if version is None else version
             try:
-                _move(made, [each / str(number) for each in bases])
+                _move(versions, [model_directory / str(number) for model_directory in bases])
             except FileExistsError:  # another process has taken the number
                 if version is not None:
                     raise
@@ -151,7 +156,7 @@ def export_saved_model(
 
 
 def fallback_directory(base: Path) -> Path:
-    """The model directory of the float32 exports next to int8 exports in ``base``."""
+    """Returns the model directory of the float32 exports next to int8 exports in ``base``."""
     return base.with_name(f"{base.name}-float32")
 
 
@@ -213,12 +218,12 @@ def _make(
         raise ExportError(f"The export does not run in Serving: {error}") from error
 
 
-def _move(made: list[Path], targets: list[Path]) -> None:
+def _move(scratch: list[Path], targets: list[Path]) -> None:
     """Moves all of the directories into place, or none."""
     moved: list[tuple[Path, Path]] = []
     try:
         # The last first: a server that sees the int8 version may rely on the one in float32.
-        for source, target in reversed(list(zip(made, targets, strict=True))):
+        for source, target in reversed(list(zip(scratch, targets, strict=True))):
             files.move_into_place(source, target, replace=False)
             moved.append((source, target))
     except BaseException:
@@ -240,10 +245,10 @@ def _write(task: Task | MultiTask, directory: Path, traced: dict[str, Endpoint])
     functions = {name: endpoint.function for name, endpoint in traced.items()}
     assets = directory.with_name("assets")
     task.tokenizer.save(assets)
-    for name, each in task.served_tasks().items():
-        if each.class_names:
+    for name, member in task.served_tasks().items():
+        if member.class_names:
             # One label per line: line breaks within labels become spaces.
-            lines = [" ".join(label.splitlines()) + "\n" for label in each.class_names]
+            lines = [" ".join(label.splitlines()) + "\n" for label in member.class_names]
             file = f"{_LABELS}_{name}.txt" if name else f"{_LABELS}.txt"
             (assets / file).write_text("".join(lines), "utf-8")
     write_functions(functions, task.tokenizer, directory, sorted(assets.iterdir()))
@@ -261,7 +266,7 @@ def write_functions(
         functions: signature name to concrete function.
         tokenizer: the tokenizer that owns the lookup tables of the functions.
         directory: the target.
-        assets: files to include as assets.
+        assets: the files to include as assets.
 
     Raises:
         OSError: writing failed.
@@ -273,9 +278,9 @@ def write_functions(
         {id(v): v for function in functions.values() for v in function.variables}.values()
     )
     module.resources = [
-        found
-        for found in tf.train.TrackableView(tokenizer).descendants()
-        if id(getattr(found, "_resource_handle", None)) in captured
+        trackable
+        for trackable in tf.train.TrackableView(tokenizer).descendants()
+        if id(getattr(trackable, "_resource_handle", None)) in captured
     ]
     module.assets = [tf.saved_model.Asset(str(file)) for file in assets]
     with os_errors(directory):
@@ -327,7 +332,7 @@ def _compare(
     of_texts: list[dict[str, np.ndarray]] = []
     for name, endpoint in traced.items():
         task, requests = endpoint.task, endpoint.edge_cases()
-        # To run a graph for the first time takes longer than anything else here.
+        # The first run of a graph takes longer than anything else here.
         if endpoint.signature.method != "predict":
             expected = [_viewed(endpoint.signature.function, answers) for answers in of_texts]
         elif task.answers_from_ids and endpoint.signature.function == task.answer_ids:
@@ -337,8 +342,8 @@ def _compare(
         if endpoint.signature.function == task.answer:
             of_texts = expected
         for inputs, answers in zip(requests, expected, strict=True):
-            found = servable.run(name, inputs)
-            compare_answers(name, found, answers, endpoint.signature.repeatable, same)
+            actual = servable.run(name, inputs)
+            compare_answers(name, actual, answers, endpoint.signature.repeatable, same)
         _check_refusals(name, endpoint, servable)
 
 
@@ -357,20 +362,20 @@ def _check_refusals(name: str, endpoint: Endpoint, servable: Servable) -> None:
                 raise
         else:
             raise ExportError(
-                f"The signature {name!r} accepts a request that it must refuse: {mistake}."
+                f"The signature {name!r} accepts a request that it must reject: {mistake}."
             )
 
 
-def _equal(found: np.ndarray, expected: np.ndarray) -> bool:
+def _equal(actual: np.ndarray, expected: np.ndarray) -> bool:
     if expected.dtype == object:
-        return bool((found == expected).all())
+        return bool((actual == expected).all())
     # Rounding errors grow with the size of logits. The median ignores the -1e9 of padding.
     scale = max(1.0, float(np.median(np.abs(expected)))) if expected.size else 1.0
-    return np.allclose(found, expected, rtol=_TOLERANCE, atol=scale * _TOLERANCE)
+    return np.allclose(actual, expected, rtol=_TOLERANCE, atol=scale * _TOLERANCE)
 
 
-def _similar(found: np.ndarray, expected: np.ndarray) -> bool:
-    """Equal up to the error of int8.
+def _similar(actual: np.ndarray, expected: np.ndarray) -> bool:
+    """Returns whether both are equal up to the error of int8.
 
     The two graphs may run with different numbers of threads. Differences of 1e-7 in float32, from
     sums in another order, become a step of 1/127 where a value is between two integers.
@@ -378,9 +383,9 @@ def _similar(found: np.ndarray, expected: np.ndarray) -> bool:
     if not expected.size:
         return True
     if expected.dtype.kind != "f":
-        return bool((found == expected).mean() > 0.5)
+        return bool((actual == expected).mean() > 0.5)
     not_padding = expected > -1e8
-    error = np.square(found - expected)[not_padding].sum()
+    error = np.square(actual - expected)[not_padding].sum()
     return bool(error <= _SIMILAR**2 * np.square(expected)[not_padding].sum())
 
 
@@ -391,7 +396,7 @@ def compare_answers(
     repeatable: bool,
     same: Callable[[np.ndarray, np.ndarray], bool] = _equal,
 ) -> None:
-    """Compares the outputs of an export with those of its task.
+    """Compares the outputs of an export with the task's.
 
     Args:
         signature: its name, for errors.

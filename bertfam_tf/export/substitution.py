@@ -12,7 +12,7 @@ import keras
 
 @contextlib.contextmanager
 def substituted_calls(calls: Mapping[keras.layers.Layer, Callable[..., Any]]) -> Iterator[None]:
-    """A context in which layers compute ``calls[layer](layer, x)`` in place of their ``call``.
+    """Returns a context in which layers compute ``calls[layer](layer, x)`` as their ``call``.
 
     Inside, ``type(layer).call(layer, x)`` is the layer's own computation.
     """

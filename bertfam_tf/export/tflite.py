@@ -59,12 +59,12 @@ def export_tflite(
 
     With ``inputs="ids"`` the file takes ``ids``, ``mask`` (1 for tokens, 0 for padding) and
     ``segment_ids``, int32 (1, length), because MediaPipe and the Task Library pass all three to
-    every model. It returns the numeric outputs of ``task.answer_ids``: classifiers
-    ``probability``, float32 (1, labels), also of several labels, without those that the threshold
-    chooses; taggers ``logits``, float32 (1, length, tags); span QA ``start_logits`` and
-    ``end_logits``, float32 (1, length). It uses built-in operations only.
-    Its metadata name the tensors and labels, and include the tokenizer if the APIs tokenize as the
-    task does (``mobile_apis.incompatibility``); otherwise a warning gives the reason.
+    every model. It returns the numeric outputs of ``task.answer_ids``: classifiers ``probability``,
+    float32 (1, labels), also for several labels per text, without the labels chosen by the
+    threshold; taggers ``logits``, float32 (1, length, tags); span QA ``start_logits`` and
+    ``end_logits``, float32 (1, length). It uses built-in operations only. Its metadata name the
+    tensors and labels, and include the tokenizer if the APIs tokenize as the task does
+    (``mobile_apis.incompatibility``); otherwise a warning gives the reason.
 
     Before the file appears, LiteRT runs it, and its outputs are compared with the task's, with a
     tolerance of 1e-5 unless it is quantized.
@@ -117,10 +117,10 @@ def export_tflite(
 
 
 def interpreter(content: bytes, num_threads: int = 1) -> Any:
-    """LiteRT's interpreter with its own and tensorflow-text's kernels.
+    """Returns LiteRT's interpreter with its own and tensorflow-text's kernels.
 
     Args:
-        content: of a ``.tflite`` file.
+        content: the content of a ``.tflite`` file.
         num_threads: the number of threads of the kernels.
     """
     # Both imports are slow, and only this function needs them.
@@ -205,11 +205,11 @@ def _ids_graph(task: Task, length: int) -> _Graph:
         unread = tf.reshape(segment_ids, [1, length, *[1] * len(shape)])
         ids = tf.maximum(ids, tf.minimum(unread, 0))
         rows = dict(zip(MOBILE_INPUTS.values(), (ids, mask, segment_ids), strict=True))
-        found = task.answer_ids({name: rows[name] for name in used})
-        # What a threshold chooses is left out too: the APIs read one tensor of scores.
+        outputs = task.answer_ids({name: rows[name] for name in used})
+        # Labels chosen by a threshold are left out too: the APIs read one tensor of scores.
         return {
             "probability" if name == "scores" else name: value
-            for name, value in found.items()
+            for name, value in outputs.items()
             if value.dtype not in (tf.string, tf.bool)
         }
 
@@ -233,8 +233,8 @@ def _has_loops(function: Any) -> bool:
 
 
 def _without_lstrip(tokenizer: Tokenizer) -> Tokenizer:
-    # Stripping white space before special tokens needs regular expressions; TFLite has none. Those
-    # of normalized text are found as they are written alone.
+    # Stripping white space before special tokens needs regular expressions; TFLite has none.
+    # Special tokens in normalized text are found only as they are written.
     config = tokenizer.get_config()
     without = {name: () for name in ("lstrip_tokens", "normalized_tokens") if config.get(name)}
     return tokenizer.from_config({**config, **without}) if without else tokenizer
@@ -254,7 +254,7 @@ def _check(task: Task, target: Path, inputs: str, quantize: str | None, length: 
             f"{type(task).__name__} takes a list of texts per example; a .tflite takes one text."
         )
     if not task.packed_specs.keys() <= set(MOBILE_INPUTS.values()):
-        raise ValueError("Mobile APIs pass no mask of what is pooled; include_prompt must be true.")
+        raise ValueError("Mobile APIs pass no pooling mask; include_prompt must be true.")
     if inputs == "ids":
         return
     if getattr(task.components.preprocessor, "prompt", ""):
@@ -313,7 +313,7 @@ def _convert(
 
 
 def operations(content: bytes) -> tuple[set[str], set[str]]:
-    """Names of the built-in operations, and of the custom operations, of a ``.tflite`` file."""
+    """Returns the names of the built-in and of the custom operations of a ``.tflite`` file."""
     model = schema.Model.GetRootAs(content, 0)
     codes = [model.OperatorCodes(i) for i in range(model.OperatorCodesLength())]
     # Codes above 127 are in the newer of the two fields only.
@@ -336,16 +336,16 @@ def _compare(content: bytes, graph: _Graph, texts: Texts, quantize: str | None) 
         inputs = graph.feed({name: values[row : row + 1] for name, values in texts.items()})
         expected = graph.function(**{name: tf.constant(value) for name, value in inputs.items()})
         expected = {name: value.numpy() for name, value in expected.items()}
-        found = run(**inputs)
-        compare_answers("serving_default", found, expected, repeatable=quantize is None)
+        actual = run(**inputs)
+        compare_answers("serving_default", actual, expected, repeatable=quantize is None)
         for name, value in expected.items():
-            if quantize and value.dtype == np.float32 and not _roughly_equal(found[name], value):
+            if quantize and value.dtype == np.float32 and not _roughly_equal(actual[name], value):
                 raise ExportError(
                     f"With quantize={quantize!r} the output {name!r} is unrelated to the task's."
                 )
 
 
-def _roughly_equal(found: np.ndarray, expected: np.ndarray) -> bool:
+def _roughly_equal(actual: np.ndarray, expected: np.ndarray) -> bool:
     not_padding = expected > -1e8  # logits of padding are -1e9
     scale = np.abs(expected[not_padding]).max(initial=1e-3)
-    return bool((np.abs(found[not_padding] - expected[not_padding]) < scale).all())
+    return bool((np.abs(actual[not_padding] - expected[not_padding]) < scale).all())

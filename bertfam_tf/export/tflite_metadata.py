@@ -2,7 +2,7 @@
 
 MediaPipe and the TFLite Task Library use them to tokenize texts and to name scores. The metadata
 are a separate flatbuffer in one of the model's buffers; the files that they refer to follow the
-model as a zip archive. Field numbers are those of
+model as a zip archive. Field numbers are from
 https://github.com/google-ai-edge/mediapipe/blob/master/mediapipe/tasks/metadata/metadata_schema.fbs
 (1.5.0).
 """
@@ -40,7 +40,7 @@ _DAMAGE = (ValueError, TypeError, IndexError, AttributeError, struct.error, zipf
 _UNKNOWN_FILE, _AXIS_LABELS, _VOCABULARY_FILE = 0, 2, 5
 _FEATURE = 1
 _TOKENIZERS = {
-    VOCABULARY: (4, _VOCABULARY_FILE, "The WordPiece vocabulary, one piece per line."),
+    VOCABULARY: (4, _VOCABULARY_FILE, "The WordPiece vocabulary, one token per line."),
     SENTENCEPIECE: (5, _UNKNOWN_FILE, "The SentencePiece model."),
 }
 
@@ -78,10 +78,10 @@ class Metadata(NamedTuple):
 
     Fields:
         name, description, version, license: texts; "" if missing.
-        inputs, outputs: names of the tensors, in the file's order.
+        inputs, outputs: the names of the tensors, in the file's order.
         tokenizer: the tokenizer's file, ``VOCABULARY`` or ``SENTENCEPIECE``; "" if the app
             tokenizes.
-        files: name to content of the associated files.
+        files: the name to content of the associated files.
     """
 
     name: str
@@ -112,12 +112,12 @@ def with_metadata(
     Args:
         model: the file's content; tensors get the names that its single signature has for them.
         name, description, version, license: texts for people.
-        vocabulary: WordPiece pieces in the order of their ids, or the content of a SentencePiece
-            model; the inputs must be ``ids``, ``mask`` and ``segment_ids``, int32 (1, length).
-            None if the app tokenizes.
-        labels: names along the last axis of the single output, which the APIs expect to be called
-            ``probability``. Line breaks within labels become spaces, because the file has one
-            label per line.
+        vocabulary: the WordPiece tokens in the order of their ids, or the content of a
+            SentencePiece model; the inputs must be ``ids``, ``mask`` and ``segment_ids``, int32 (1,
+            length). None if the app tokenizes.
+        labels: the names along the last axis of the single output, which the APIs expect to be
+            called ``probability``. Line breaks within labels become spaces, because the file has
+            one label per line.
 
     Returns:
         The content of the new file.
@@ -178,7 +178,7 @@ def read_metadata(model: bytes) -> Metadata | None:
         if content is None:
             return None
         if content[4:8] != _IDENTIFIER:
-            raise ValueError(f"its metadata begin with {content[4:8]!r}, not {_IDENTIFIER!r}")
+            raise ValueError(f"its metadata start with {content[4:8]!r}, not {_IDENTIFIER!r}")
         root = _Reader(content, encode.Get(number_types.UOffsetTFlags.packer_type, content, 0))
         graph = root.tables(_Metadata.SUBGRAPHS)[0]
         outputs = graph.tables(_SubGraph.OUTPUTS)
@@ -188,8 +188,8 @@ def read_metadata(model: bytes) -> Metadata | None:
         if zipfile.is_zipfile(io.BytesIO(model)):
             with zipfile.ZipFile(io.BytesIO(model)) as archive:
                 files = {info.filename: archive.read(info) for info in archive.infolist()}
-        named = [file.text(_File.NAME) for x in outputs for file in x.tables(_Tensor.FILES)]
-        for file in (*tokenizers, *named):
+        associated = [file.text(_File.NAME) for x in outputs for file in x.tables(_Tensor.FILES)]
+        for file in (*tokenizers, *associated):
             if file not in files:
                 raise ValueError(f"its {file} is missing after the model")
         return Metadata(
@@ -216,9 +216,9 @@ def _as_value_error() -> Iterator[None]:
 
 
 def _parsed(model: bytes) -> Any:
-    """The root of the model; all of its offsets are checked to be within the file."""
+    """Returns the root of the model; all of its offsets are checked to be within the file."""
     if model[4:8] != _MODEL_IDENTIFIER:
-        raise ValueError(f"it begins with {model[:8]!r}, expected {_MODEL_IDENTIFIER!r} at byte 4")
+        raise ValueError(f"it starts with {model[:8]!r}, expected {_MODEL_IDENTIFIER!r} at byte 4")
     root = schema.Model.GetRootAs(model, 0)
     # Reads everything, weights as views: flatbuffers has no verifier for Python.
     schema.ModelT.InitFromObj(root)
@@ -226,7 +226,7 @@ def _parsed(model: bytes) -> Any:
 
 
 def _tensors(model: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The inputs and the outputs by their names in the signature, in the file's order."""
+    """Returns the inputs and the outputs by their names in the signature, in the file's order."""
     if model.SignatureDefsLength() != 1:
         raise ValueError(f"it has {model.SignatureDefsLength()} signatures, expected one")
     signature = model.SignatureDefs(0)
@@ -328,8 +328,8 @@ def _check_inputs(inputs: dict[str, Any]) -> None:
         kind != schema.TensorType.INT32 or len(shape) != 2 or shape[0] != 1
         for kind, shape in described.values()
     ):
-        found = ", ".join(f"{name} {shape}" for name, (_, shape) in described.items())
-        raise ValueError(f"The inputs are {found}; expected {', '.join(INPUTS)}, int32 [1, L].")
+        shapes = ", ".join(f"{name} {shape}" for name, (_, shape) in described.items())
+        raise ValueError(f"The inputs are {shapes}; expected {', '.join(INPUTS)}, int32 [1, L].")
 
 
 def _check_vocabulary(vocabulary: Sequence[str]) -> None:
@@ -345,9 +345,9 @@ def _check_vocabulary(vocabulary: Sequence[str]) -> None:
 
 def _check_labels(labels: Sequence[str], outputs: dict[str, Any]) -> None:
     shapes = {name: tensor.ShapeAsNumpy().tolist() for name, tensor in outputs.items()}
-    found = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+    listing = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
     if [shape[-1:] for shape in shapes.values()] != [[len(labels)]]:
-        raise ValueError(f"There are {len(labels)} labels for the outputs {found}.")
+        raise ValueError(f"There are {len(labels)} labels for the outputs {listing}.")
 
 
 def _lines(texts: Sequence[str]) -> bytes:
@@ -404,7 +404,7 @@ def _vector(builder: flatbuffers.Builder, offsets: list[int]) -> int:
 def _table(
     builder: flatbuffers.Builder, offsets: dict[int, int], numbers: dict[int, int] | None = None
 ) -> int:
-    """A table; field number to offset, and field number to one-byte number."""
+    """Returns a table; field number to offset, and field number to one-byte number."""
     numbers = numbers or {}
     builder.StartObject(max([*offsets, *numbers], default=-1) + 1)
     for field, offset in offsets.items():

@@ -22,8 +22,8 @@ def write_warmup(directory: Path, endpoints: dict[str, Endpoint], sizes: Iterabl
 
     Args:
         directory: the version's ``assets.extra``.
-        endpoints: by the name of the signature.
-        sizes: numbers of rows, one request for each.
+        endpoints: the endpoints by the name of the signature.
+        sizes: the numbers of rows, one request for each.
 
     Raises:
         OSError: when the file cannot be written.
@@ -38,10 +38,10 @@ def write_warmup(directory: Path, endpoints: dict[str, Endpoint], sizes: Iterabl
 def record(
     name: str, endpoint: Endpoint, inputs: dict[str, np.ndarray]
 ) -> prediction_log_pb2.PredictionLog:
-    """The PredictionLog of one request.
+    """Returns the PredictionLog of one request.
 
     Args:
-        name: of the signature.
+        name: the name of the signature.
         endpoint: the signature; its method decides between predict, classify and regress logs.
         inputs: input name to array, (rows, …); strings are object arrays of bytes.
     """

@@ -34,7 +34,7 @@ class StoredWeights:
     Each call takes one additional pass over the matrices, which is noticeable for small batches.
 
     ``"int8"`` stores embedding tables as ``"int8-weights"`` does. Dense layers compute in int8 if
-    they keep their accuracy (see ``int8.Int8Layers``); those that do not, and other matrices, stay
+    they keep their accuracy (see ``int8.Int8Layers``); other dense layers, and other matrices, stay
     in float32.
 
     Args:
@@ -43,7 +43,7 @@ class StoredWeights:
         layers: the dense layers that compute in int8, for ``"int8"``.
 
     Raises:
-        ValueError: for an unknown precision.
+        ValueError: if the precision is unknown.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class StoredWeights:
 
     @contextlib.contextmanager
     def substituted(self) -> Iterator[None]:
-        """A context in which graphs that read the task's weights read the stored copies instead."""
+        """Returns a context in which graphs read the stored copies of the task's weights."""
         tables = {
             layer: self._look_up
             for layer in self._task._flatten_layers()

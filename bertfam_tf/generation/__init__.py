@@ -37,8 +37,8 @@ def generate(step, token_ids, padding_mask, options, stop_ids=(), pad_id=0, seed
         step: a ``Step``.
         token_ids, padding_mask: int32 (batch, length), padded on the left.
         options: generation ``Options``.
-        stop_ids: tokens that end a continuation.
-        pad_id: token that fills up finished continuations.
+        stop_ids: the tokens that end a continuation.
+        pad_id: the token that fills up finished continuations.
         seed: int32 (2,), for sampling.
 
     Returns:

@@ -25,7 +25,7 @@ class _Beams(NamedTuple):
         finished_scores: log-probabilities with the length penalty, (batch, beams).
         is_finished: whether an element of ``finished`` is a hypothesis, (batch, beams).
         improvable: whether a running hypothesis can still become one of the best, (batch, 1).
-        padding_mask, state: as for ``Step``, for batch · beams hypotheses.
+        padding_mask, state: the same as for ``Step``, for batch · beams hypotheses.
     """
 
     running: tf.Tensor
@@ -46,7 +46,7 @@ def beam_search(
     stop_ids: Sequence[int],
     pad_id: int,
 ) -> tf.Tensor:
-    """The best hypothesis for each prompt, int32 (batch, new tokens).
+    """Returns the best hypothesis for each prompt, int32 (batch, new tokens).
 
     A hypothesis is finished after a stop token, or at the maximum length. The search for a prompt
     ends when its best running hypothesis, with the penalty for its current length, is not better
@@ -74,12 +74,12 @@ def beam_search(
     )
     first = _extend(start, repeated(logits), options, stop_ids, pad_id)
 
-    def can_improve(*found: Any) -> tf.Tensor:
-        now = _Beams(*found)
+    def can_improve(*loop_variables: Any) -> tf.Tensor:
+        now = _Beams(*loop_variables)
         return (tf.shape(now.running)[2] < options.max_new_tokens) & tf.reduce_any(now.improvable)
 
-    def body(*found: Any) -> _Beams:
-        now = _Beams(*found)
+    def body(*loop_variables: Any) -> _Beams:
+        now = _Beams(*loop_variables)
         last = tf.reshape(now.running[:, :, -1], [-1, 1])
         logits, state = step(last, now.padding_mask, now.state)
         return _extend(now._replace(state=state), logits, options, stop_ids, pad_id)
@@ -119,7 +119,7 @@ def _extend(
     parents = tf.gather(parents, chosen, batch_dims=1)
     source = tf.reshape(parents + tf.range(batch)[:, tf.newaxis] * beams, [-1])
 
-    # A hypothesis that ends but is not among the best ``beams`` is discarded.
+    # A hypothesis that ends outside the best ``beams`` is discarded.
     counts = ends & (tf.range(kept) < beams)
     penalty = tf.cast(length, tf.float32) ** options.length_penalty
     values = scores / penalty + tf.cast(~counts, tf.float32) * _NEVER

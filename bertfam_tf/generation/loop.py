@@ -29,7 +29,7 @@ class Progress(NamedTuple):
 
 
 def is_one_of(tokens: tf.Tensor, stop_ids: Sequence[int]) -> tf.Tensor:
-    """Whether each token is one of ``stop_ids``."""
+    """Returns whether each token is one of ``stop_ids``."""
     stops = tf.constant(list(stop_ids), tf.int32)
     return tf.reduce_any(tokens[..., tf.newaxis] == stops, axis=-1)
 
@@ -103,7 +103,7 @@ def run(
 
 
 def progress_spec(progress: Progress) -> Progress:
-    """The specs of ``progress``, with shapes for any number of tokens, for loops."""
+    """Returns the specs of ``progress``, with shapes for any number of tokens, for loops."""
 
     def spec(tensor: Any) -> tf.TensorSpec:
         shape = tensor.shape

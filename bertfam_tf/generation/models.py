@@ -19,7 +19,7 @@ class Step(Protocol):
         Args:
             token_ids: int32 (batch, length), the tokens that are not in ``state``.
             padding_mask: int32 (batch, all tokens so far), padded on the left.
-            state: from the previous call; None in the first call.
+            state: the state from the previous call; None in the first call.
 
         Returns:
             ``(logits, state)``: logits of the next token, float32 (batch, vocabulary); and a nested
@@ -33,9 +33,9 @@ class CachedDecoder:
     """A causal model as a ``Step``; its state is the cache or memory of the backbone.
 
     Args:
-        backbone: has the input and the output ``cache`` or ``memory``, and the output
+        backbone: a backbone with the input and the output ``cache`` or ``memory``, and the output
             ``last_token``.
-        head: function from (batch, hidden) to logits (batch, vocabulary).
+        head: a function from (batch, hidden) to logits (batch, vocabulary).
     """
 
     def __init__(self, backbone: Any, head: Callable[[tf.Tensor], tf.Tensor]) -> None:
@@ -46,9 +46,9 @@ class CachedDecoder:
     def __call__(
         self, token_ids: tf.Tensor, padding_mask: tf.Tensor, state: Any
     ) -> tuple[tf.Tensor, Any]:
-        given = {"token_ids": token_ids, "padding_mask": padding_mask}
-        given |= {} if state is None else {self.kept: state}
-        outputs = self.backbone(given, training=False)
+        inputs = {"token_ids": token_ids, "padding_mask": padding_mask}
+        inputs |= {} if state is None else {self.kept: state}
+        outputs = self.backbone(inputs, training=False)
         return tf.cast(self.head(outputs["last_token"]), tf.float32), outputs[self.kept]
 
 
@@ -60,9 +60,9 @@ class PermutationDecoder:
     computes the last two positions again, and the memory ends before them.
 
     Args:
-        backbone: has the inputs ``perm_mask``, ``target_mapping`` and ``memory``, and the outputs
-            ``query_output`` and ``memory``.
-        head: function from (batch, hidden) to logits (batch, vocabulary).
+        backbone: a backbone with the inputs ``perm_mask``, ``target_mapping`` and ``memory``, and
+            the outputs ``query_output`` and ``memory``.
+        head: a function from (batch, hidden) to logits (batch, vocabulary).
     """
 
     def __init__(self, backbone: Any, head: Callable[[tf.Tensor], tf.Tensor]) -> None:
@@ -77,20 +77,20 @@ class PermutationDecoder:
         one = tf.ones_like(tokens[:, :1])  # (batch, 1)
         # (batch, 1, length + 1)
         last = tf.concat([tf.zeros_like(tokens), one], axis=1)[:, tf.newaxis]
-        given = {
+        inputs = {
             "token_ids": tf.concat([tokens, one], axis=1),
             "padding_mask": tf.concat([padding_mask, one], axis=1),
             "perm_mask": last,
             "target_mapping": last,
         }
-        given |= {} if memory is None else {"memory": memory}
-        outputs = self.backbone(given, training=False)
+        inputs |= {} if memory is None else {"memory": memory}
+        outputs = self.backbone(inputs, training=False)
         known = tf.nest.map_structure(lambda x: x[:, :-2], outputs["memory"])
         logits = tf.cast(self.head(outputs["query_output"][:, 0]), tf.float32)
         return logits, (tokens[:, -1:], known)
 
 
 def decoder(backbone: Any, head: Callable[[tf.Tensor], tf.Tensor]) -> Step:
-    """The ``Step`` for a backbone, determined by its inputs; ``head`` as for ``CachedDecoder``."""
+    """Returns the ``Step`` for a backbone, by its inputs; ``head`` as for ``CachedDecoder``."""
     kind = PermutationDecoder if "target_mapping" in backbone.input else CachedDecoder
     return kind(backbone, head)

@@ -11,18 +11,18 @@ class Options:
     """Options of text generation.
 
     Args:
-        max_new_tokens: maximum length of a continuation.
+        max_new_tokens: the maximum length of a continuation.
         temperature: logits are divided by it before sampling. None for greedy search, unless
             ``top_k`` or ``top_p`` ask for sampling (at temperature 1).
         top_k: samples only from the k most likely tokens (Fan et al. 2018, arXiv 1805.04833).
         top_p: samples only from the smallest set of tokens whose probabilities sum up to it
             (nucleus sampling, Holtzman et al. 2019, arXiv 1904.09751).
-        num_beams: number of beams; 1 disables beam search.
+        num_beams: the number of beams; 1 disables beam search.
         length_penalty: the score of a hypothesis of n new tokens is its log-probability divided by
             n to this power: positive values favour long hypotheses, negative values short ones.
 
     Raises:
-        ValueError: for a value outside its range, or beam search combined with sampling.
+        ValueError: if a value is outside its range, or beam search is combined with sampling.
     """
 
     max_new_tokens: int = 64

@@ -39,13 +39,13 @@ def filter_logits(logits: tf.Tensor, options: Options) -> tf.Tensor:
 
 
 def sample(logits: tf.Tensor, options: Options, seed: Any, index: Any) -> tf.Tensor:
-    """The next token of each prompt, int32 (batch,).
+    """Returns the next token of each prompt, int32 (batch,).
 
     Args:
         logits: float (batch, vocabulary).
         options: generation options.
         seed: int32 (2,), for sampling; not used by greedy search.
-        index: number of tokens generated before, so that each token has a different seed.
+        index: the number of tokens generated before, so that each token has a different seed.
     """
     if not options.samples:
         return tf.argmax(logits, axis=-1, output_type=tf.int32)

@@ -1,4 +1,4 @@
-"""Heads: from a backbone's outputs to logits. Keras operations alone."""
+"""Heads, which map a backbone's outputs to logits. They use only Keras operations."""
 
 from bertfam_tf.heads.head import Head, build
 

@@ -15,20 +15,20 @@ _SUFFIX = "_head"
 
 
 class Head(keras.layers.Layer):
-    """From a backbone's outputs to logits: ``logits(select(outputs))``.
+    """A head, which maps a backbone's outputs to logits: ``logits(select(outputs))``.
 
     Args:
-        reads: as in ``registry.HeadSpec``.
-        parts: layers, applied one after the other.
+        reads: the output that the head reads, see ``registry.HeadSpec``.
+        parts: the layers, applied one after the other.
         scalar: whether the logits' last axis, of width 1, is squeezed.
         num_labels: the number of labels; None for heads that have none.
         layers: which hidden states ``combination`` takes, by their index from 0; none of them where
             ``reads`` is a tensor.
-        combination: makes the head's input of them; None without ``layers``.
+        combination: the layer that combines them into the head's input; None without ``layers``.
 
     Call:
-        outputs: of a backbone.
-        targets: as for ``logits``.
+        outputs: the outputs of a backbone.
+        targets: the same as for ``logits``.
 
     Returns:
         Logits, or log-probabilities from an adaptive softmax, float32 (float64 under that policy):
@@ -60,15 +60,15 @@ class Head(keras.layers.Layer):
         return self.name.removesuffix(_SUFFIX)
 
     def select(self, outputs: dict[str, Any]) -> Any:
-        """The input of ``logits``: (batch, width) or (batch, length, width)."""
-        found = outputs[self.reads]
-        return found if self.combination is None else self.combination(self._chosen(found))
+        """Returns the input of ``logits``: (batch, width) or (batch, length, width)."""
+        hidden = outputs[self.reads]
+        return hidden if self.combination is None else self.combination(self._chosen(hidden))
 
     def _chosen(self, states: Sequence[Any]) -> list[Any]:
         return [states[i] for i in self.layers]
 
     def logits(self, x: Any, targets: Any = None) -> Any:
-        """Logits of vectors: all of those that ``select`` returns, or only those of masked tokens.
+        """Computes logits of vectors: of all that ``select`` returns, or only of masked tokens.
 
         Args:
             x: (…, width).
@@ -103,11 +103,11 @@ class TiedOutput(keras.layers.Layer):
     The embedding stays the backbone's weight; this layer has only the bias.
 
     Args:
-        table: function that returns the embedding, (vocabulary, width).
-        size: of the vocabulary.
+        table: a function that returns the embedding, (vocabulary, width).
+        size: the size of the vocabulary.
         use_bias: whether to add a bias.
         wider: whether the units that inputs have beyond the embedding's have a matrix of their own.
-        stddev: of that matrix's initial weights.
+        stddev: the standard deviation of that matrix's initial weights.
 
     Call:
         x: (…, width).
@@ -170,24 +170,24 @@ def build(
     layers: Sequence[int] | str | None = None,
     combine: str = "concatenate",
 ) -> Head:
-    """A head for ``backbone`` with random weights; its name is ``NAME_head``.
+    """Returns a head for ``backbone`` with random weights; its name is ``NAME_head``.
 
     Its dtype policy is the backbone's, except that the last layer is float32 if that computes in
     half precision.
 
     Args:
         backbone: the model to put it on; a language model's head is tied to its token embedding.
-        name: of a head in the family's ``heads``.
-        num_labels: number of labels, for heads that have labels; None for others.
+        name: the name of a head in the family's ``heads``.
+        num_labels: the number of labels, for heads that have labels; None for others.
         layers: the layers whose outputs the head reads in place of the last one's: indices of
             ``hidden_states``, or ``"all"`` but 0, the embeddings' output. None for the last one's.
         combine: makes one vector of them, as ``layers.LayerCombination`` does.
 
     Raises:
-        ValueError: for a head that the family does not have, a head that reads the pooled output of
-            a backbone without pooler, a missing or superfluous ``num_labels``, or ``layers`` that
-            are not there, repeated, of different widths where these are added, or of a head that
-            does not read the vectors of all tokens.
+        ValueError: if the family lacks the head; the head reads the pooled output, but the backbone
+            has no pooler; ``num_labels`` is missing or superfluous; or ``layers`` do not exist, are
+            repeated, have different widths where they are added, or are passed for a head that does
+            not read the vectors of all tokens.
     """
     record = registry.get(backbone.family)
     if name not in record.heads:
@@ -209,8 +209,8 @@ def build(
         # Logits are computed in full precision: half of it is too coarse for a loss.
         if part is spec.parts[-1] and policy.compute_dtype in ("float16", "bfloat16"):
             dtype = "float32"
-        named = getattr(part, "name", f"part_{i}")
-        parts.append(_LAYERS[type(part)](part, values, name=named, dtype=dtype))
+        layer_name = getattr(part, "name", f"part_{i}")
+        parts.append(_LAYERS[type(part)](part, values, name=layer_name, dtype=dtype))
     scalar = getattr(spec.parts[-1], "width", None) == 1
     reads, chosen, combination = spec.reads, [], None
     shapes: dict[str, Any] = {
@@ -241,7 +241,7 @@ def build(
 
 
 def chosen_layers(layers: Sequence[int] | str, shapes: Sequence[Any], combine: str) -> list[int]:
-    """Indices of hidden states, from 0, each of which is there and chosen once.
+    """Returns indices of hidden states, from 0, checked to exist and to be distinct.
 
     Raises:
         ValueError: as ``build`` does.
@@ -249,18 +249,18 @@ def chosen_layers(layers: Sequence[int] | str, shapes: Sequence[Any], combine: s
     last = len(shapes) - 1
     if isinstance(layers, str) and layers != "all":
         raise ValueError(f"Layers must be numbers or 'all', got {layers!r}.")
-    given: Sequence[int] = range(1, last + 1) if isinstance(layers, str) else layers
+    requested: Sequence[int] = range(1, last + 1) if isinstance(layers, str) else layers
     if combine not in building.LayerCombination.KINDS:
         raise ValueError(unknown("combination of layers", combine, building.LayerCombination.KINDS))
-    wrong = [i for i in given if not -last - 1 <= i <= last]
+    wrong = [i for i in requested if not -last - 1 <= i <= last]
     if wrong:
         raise ValueError(
             f"Layers are from 0, the embeddings' output, to {last}, or from -1 to {-last - 1}, got "
             f"{wrong[0]}."
         )
-    chosen = [i % (last + 1) for i in given]
+    chosen = [i % (last + 1) for i in requested]
     if not chosen or len(set(chosen)) < len(chosen):
-        raise ValueError(f"Layers must be one or several different ones, got {list(given)}.")
+        raise ValueError(f"Layers must be non-empty and distinct, got {list(requested)}.")
     widths = {i: shapes[i][-1] for i in chosen}
     if combine != "concatenate" and len(set(widths.values())) > 1:
         raise ValueError(
@@ -282,8 +282,8 @@ class _Values:
         if value is registry.LABELS:
             return self.num_labels
         if isinstance(value, registry.Field):
-            found = getattr(self.config, value.name)
-            return self(value.otherwise) if found is None else found
+            field_value = getattr(self.config, value.name)
+            return self(value.otherwise) if field_value is None else field_value
         return value
 
 

@@ -1,4 +1,5 @@
-"""The layers that models are made of. Keras operations alone, so that they run on all backends."""
+"""The layers that models are built from. They use only Keras operations, so they run on all
+backends."""
 
 from bertfam_tf.layers.activations import activation
 from bertfam_tf.layers.adaptive import AdaptiveEmbedding, AdaptiveSoftmax

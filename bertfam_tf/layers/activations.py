@@ -1,4 +1,4 @@
-"""Activations by the names that published configs use."""
+"""Activation functions by the names that published configs use."""
 
 from collections.abc import Callable
 
@@ -27,12 +27,12 @@ _ACTIVATIONS: dict[str, Callable] = {
 
 
 def activation(name: str) -> Callable:
-    """The activation that published configs call ``name``.
+    """Returns the activation function that published configs call ``name``.
 
     ``gelu`` is the exact x·Φ(x) (arXiv 1606.08415), ``gelu_new`` its tanh approximation.
 
     Raises:
-        ValueError: for a name that is not in the table.
+        ValueError: ``name`` is unknown.
     """
     if name not in _ACTIVATIONS:
         raise ValueError(unknown("activation", name, _ACTIVATIONS))

@@ -17,14 +17,14 @@ class AdaptiveEmbedding(keras.layers.Layer):
     """Token embeddings in clusters by frequency; token ids are ordered by frequency.
 
     Args:
-        vocab_size: number of tokens.
-        width: of the output.
-        embedding_size: width of the first cluster's vectors.
+        vocab_size: the number of tokens.
+        width: the width of the output.
+        embedding_size: the width of the first cluster's vectors.
         cutoffs: the first token of the second cluster, of the third, ….
-        div_val: factor by which each cluster's vectors are narrower than those of the cluster
-            before. With 1 all clusters share a table, which is projected only if
+        div_val: the factor by which the vectors of each cluster are narrower than the vectors of
+            the previous cluster. With 1, all clusters share a table, which is projected only if
             ``embedding_size`` differs from ``width``.
-        stddev: of the initial weights.
+        stddev: the standard deviation of the initial weights.
 
     Call:
         token_ids: int (batch, length).
@@ -33,8 +33,8 @@ class AdaptiveEmbedding(keras.layers.Layer):
         (batch, length, width), scaled by √width.
 
     Raises:
-        ValueError: for cut-offs that do not increase or exceed the vocabulary, or a cluster whose
-            vectors would have width 0.
+        ValueError: the cut-offs do not increase or exceed the vocabulary, or the vectors of a
+            cluster would have width 0.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class AdaptiveEmbedding(keras.layers.Layer):
         ends = [0, *cutoffs, vocab_size]
         if any(a >= b for a, b in pairwise(ends)):
             raise ValueError(
-                f"The cut-offs {tuple(cutoffs)} must increase and be below {vocab_size} tokens."
+                f"cutoffs {tuple(cutoffs)} must increase and be below vocab_size {vocab_size}."
             )
         if embedding_size // div_val ** len(cutoffs) < 1:
             raise ValueError(
@@ -82,7 +82,7 @@ class AdaptiveEmbedding(keras.layers.Layer):
         x = None
         for i, table in enumerate(self.tables):
             start = self.clusters[i][0]
-            # Ids of other clusters are clipped to some vector, which is not used.
+            # Ids of other clusters are clipped to an arbitrary row, whose vector is not used.
             ids = ops.clip(token_ids - start, 0, table.shape[0] - 1)
             vectors = look_up(self, table, ids)  # (batch, length, cluster size)
             if self.projections:
@@ -95,7 +95,7 @@ class AdaptiveEmbedding(keras.layers.Layer):
         return (*input_shape, self.width)
 
     def output_tables(self):
-        """Each cluster's table (tokens, size), and its projection (size, width) or None."""
+        """Returns each cluster's table (tokens, size), and its projection (size, width) or None."""
         if self.div_val > 1:
             return list(zip(self.tables, self.projections, strict=True))
         projection = self.projections[0] if self.projections else None
@@ -103,13 +103,13 @@ class AdaptiveEmbedding(keras.layers.Layer):
 
 
 class AdaptiveSoftmax(keras.layers.Layer):
-    """Log-probabilities of tokens, from those of clusters and of tokens within a cluster.
+    """Log-probabilities of tokens: log P(cluster) + log P(token | cluster).
 
     The tables and all projections but the first are tied to the embedding (arXiv 1901.02860).
 
     Args:
-        embedding: function that returns the ``AdaptiveEmbedding``.
-        stddev: of the initial weights.
+        embedding: a function that returns the ``AdaptiveEmbedding``.
+        stddev: the standard deviation of the initial weights.
 
     Call:
         x: (…, width).
@@ -162,7 +162,7 @@ class AdaptiveSoftmax(keras.layers.Layer):
         x = ops.reshape(x, (-1, x.shape[-1]))  # (targets, width)
         first = ops.reshape(first, (-1, first.shape[-1]))  # (targets, first cluster + …)
         targets = ops.reshape(targets, (-1,))  # (targets,)
-        found = _chosen(first, ops.minimum(targets, end - 1))
+        log_probabilities = _chosen(first, ops.minimum(targets, end - 1))
         for i, (start, stop) in enumerate(self.clusters[1:], 1):
             inside = ops.logical_and(targets >= start, targets < stop)
             if keras.backend.backend() == "tensorflow":
@@ -173,11 +173,11 @@ class AdaptiveSoftmax(keras.layers.Layer):
             else:
                 within = ops.log_softmax(self._logits(x, i), axis=-1)
                 within = _chosen(within, ops.clip(targets - start, 0, stop - start - 1))
-            found = ops.where(inside, first[:, end + i - 1] + within, found)
-        return ops.reshape(found, shape)
+            log_probabilities = ops.where(inside, first[:, end + i - 1] + within, log_probabilities)
+        return ops.reshape(log_probabilities, shape)
 
     def _logits(self, x, i):
-        """Logits of a cluster's tokens; of the first cluster's, and then of the other clusters."""
+        """Computes the logits of cluster ``i``; the first also has one for each other cluster."""
         table, projection = self.embedding().output_tables()[i]
         start, end = self.clusters[i]
         bias = self.biases[i] if len(self.biases) > 1 else self.biases[0][start:end]
@@ -191,6 +191,6 @@ class AdaptiveSoftmax(keras.layers.Layer):
 
 
 def _chosen(values, columns):
-    """(n, m) values and n column indices to the n values at them."""
+    """Selects from each of n rows (n, m) the value at its column index (n,)."""
     columns = ops.expand_dims(columns, 1)
     return ops.squeeze(ops.take_along_axis(values, columns, axis=1), 1)

@@ -1,7 +1,7 @@
-"""Multi-head scaled dot-product attention (arXiv 1706.03762), assembled from parts.
+"""Multi-head scaled dot-product attention (arXiv 1706.03762), assembled from sublayers.
 
-In order: projections, split into heads, positions, scores, mask, probabilities, gate per head,
-merge of heads. A part that is None adds no operation to the graph.
+The order is: projections, split into heads, positions, scores, mask, probabilities, gate per head,
+merge of heads. An optional sublayer that is None adds no operation to the graph.
 """
 
 from collections.abc import Callable
@@ -16,13 +16,13 @@ from bertfam_tf.layers.unpadding import heads_by_group, in_order, pad, tokens_of
 
 
 def attention_probabilities(scores, attention_mask=None):
-    """Softmax of the masked scores over the keys.
+    """Computes the softmax of the masked scores over the keys.
 
     Args:
         scores: (batch, heads, queries, keys).
         attention_mask: boolean, broadcastable to the scores, true where a query may attend to a
-            key; or ``masks.score_bounds`` of that; None for no mask. A fully masked query gets
-            uniform attention.
+            key; or its ``masks.score_bounds``; None for no mask. A fully masked query gets uniform
+            attention.
 
     Returns:
         The same shape and dtype.
@@ -38,20 +38,20 @@ def attention_probabilities(scores, attention_mask=None):
 
 
 def split_heads(x, num_heads):
-    """(batch, length, heads · head size) to (batch, heads, length, head size)."""
+    """Reshapes (batch, length, heads · head size) to (batch, heads, length, head size)."""
     batch, length, width = ops.shape(x)
     x = ops.reshape(x, (batch, length, num_heads, width // num_heads))
     return ops.transpose(x, (0, 2, 1, 3))  # (batch, heads, length, head size)
 
 
 def merge_heads(x):
-    """(batch, heads, length, head size) to (batch, length, heads · head size)."""
+    """Reshapes (batch, heads, length, head size) to (batch, length, heads · head size)."""
     batch, heads, length, size = ops.shape(x)
     return ops.reshape(ops.transpose(x, (0, 2, 1, 3)), (batch, length, heads * size))
 
 
 def _heads_of_tokens(x, num_heads, layout):
-    """``x`` as the layout says to (batch, heads, length, head size)."""
+    """Splits ``x`` by ``layout`` into (batch, heads, length, head size)."""
     if layout is None:
         return split_heads(x, num_heads)
     # Split before padding and merged after it, no shape is computed while the graph runs.
@@ -60,7 +60,7 @@ def _heads_of_tokens(x, num_heads, layout):
 
 
 def _tokens_of_heads(x, layout):
-    """(batch, heads, length, head size) to tokens as the layout says, (…, heads · head size)."""
+    """Merges (batch, heads, length, head size) into (…, heads · head size) by ``layout``."""
     if layout is None:
         return merge_heads(x)
     x = unpad(ops.transpose(x, (0, 2, 1, 3)), layout)  # (tokens, heads, head size)
@@ -85,14 +85,14 @@ class HeadGate(keras.layers.Layer):
 
 
 class Attention(keras.layers.Layer):
-    """Base of the attention layers: from scores and values to the output of the heads.
+    """Base class of attention layers: computes the heads' output from scores and values.
 
     Args:
         num_heads, head_size: their product may differ from the width of the model, so that heads
             can be pruned.
-        dropout: rate on the attention probabilities.
-        gate: layer applied to the output of the heads (batch, heads, queries, head size) before
-            they are merged, such as ``HeadGate``; None for none.
+        dropout: the dropout rate of the attention probabilities.
+        gate: a layer applied to the output of the heads (batch, heads, queries, head size) before
+            they are merged, such as ``HeadGate``; None for no gate.
     """
 
     def __init__(
@@ -116,14 +116,14 @@ class Attention(keras.layers.Layer):
             self.gate.build((None, self.num_heads, None, self.head_size))
 
     def _context(self, scores, value, attention_mask, training):
-        """Values weighted by the probabilities, (batch, heads, queries, head size)."""
+        """Computes the probability-weighted values, (batch, heads, queries, head size)."""
         probabilities = attention_probabilities(scores, attention_mask)
         context = ops.matmul(self.dropout(probabilities, training=training), value)
         return context if self.gate is None else self.gate(context)
 
 
 class _DotProductAttention(Attention):
-    """Dense layers and scaled dot products. Arguments as for ``SelfAttention``."""
+    """Dense projections and scaled dot products. Arguments as for ``SelfAttention``."""
 
     def __init__(
         self,
@@ -182,15 +182,17 @@ class SelfAttention(_DotProductAttention):
 
     Args:
         num_heads, head_size: their product may differ from the width of input and output.
-        dropout: rate on the attention probabilities.
-        stddev: of the initial weights.
-        scale: factor of the scores; None for 1/√(head size).
-        output_stddev: of the output projection's initial weights; None for ``stddev``.
+        dropout: the dropout rate of the attention probabilities.
+        stddev: the standard deviation of the initial weights.
+        scale: the factor of the scores; None for 1/√(head size).
+        output_stddev: the standard deviation of the output projection's initial weights; None for
+            ``stddev``.
         use_bias: whether the dense layers have biases.
         positions: a function or layer that takes ``(query, key, positions)``, query and key (batch,
-            num_heads, length, head size), and returns ``(query, key, bias)``; the bias, or None,
-            is added to the scaled scores. See ``bertfam_tf.layers.positions``. None for none.
-        gate: layer applied to the output of the heads before they are merged, such as
+            num_heads, length, head size), and returns ``(query, key, bias)``; the bias, or None, is
+            added to the scaled scores. See ``bertfam_tf.layers.positions``. None for no positions
+            within attention.
+        gate: a layer applied to the output of the heads before they are merged, such as
             ``HeadGate``.
 
     Call:
@@ -198,7 +200,7 @@ class SelfAttention(_DotProductAttention):
         attention_mask: boolean, broadcastable to (batch, num_heads, length, length), true where
             a query (third axis) may attend to a key (fourth). A fully masked query gets uniform
             attention.
-        positions: argument of the layer ``positions``.
+        positions: the third argument of the layer ``positions``.
         value: (batch, length, any width), the input of the value projection; None for ``x``.
         query: (batch, width), the input of the query projection where one query per example is
             enough; None for ``x``. Not together with ``positions``.
@@ -210,13 +212,14 @@ class SelfAttention(_DotProductAttention):
         return_scores: whether to return the scores.
 
     Returns:
-        ``(output, scores)``: as ``x``, and the scaled scores before mask and softmax, (batch,
-        num_heads, length, length); with ``query`` as that, and (batch, num_heads, 1, length).
-        ``(output,)`` if ``return_scores`` is false.
+        ``(output, scores)``: the output has the shape of ``x``; the scores are scaled, before mask
+        and softmax, (batch, num_heads, length, length). With ``query``, the output has its shape,
+        and the scores are (batch, num_heads, 1, length). ``(output,)`` if ``return_scores`` is
+        false.
 
     Raises:
-        ValueError: for ``query`` or ``groups`` where the attention has a part ``positions``, which
-            would get the wrong ones.
+        ValueError: ``query`` or ``groups`` is passed to an attention layer that has ``positions``,
+            which would be wrong for them.
     """
 
     def __init__(
@@ -258,7 +261,7 @@ class SelfAttention(_DotProductAttention):
         training=None,
     ):
         if self.positions is not None and (query is not None or groups is not None):
-            raise ValueError("Attention with positions takes neither query nor groups.")
+            raise ValueError("Attention with positions accepts neither query nor groups.")
         single = query is not None  # query for each example
         query = self.query(query if single else x)
         key, value = self.key(x), self.value(x if value is None else value)
@@ -268,7 +271,9 @@ class SelfAttention(_DotProductAttention):
             if not return_scores:
                 return (output,)
         # each (batch, heads, length or 1, head size)
-        key, value = (_heads_of_tokens(each, self.num_heads, layout) for each in (key, value))
+        key, value = (
+            _heads_of_tokens(projected, self.num_heads, layout) for projected in (key, value)
+        )
         if single:
             query = ops.reshape(query, (-1, self.num_heads, 1, self.head_size))
         else:
@@ -283,7 +288,7 @@ class SelfAttention(_DotProductAttention):
         return (output, scores) if return_scores else (output,)
 
     def _by_group(self, query, key, value, groups, single, training):
-        """The context of unpadded queries, (tokens, heads · head size) or as ``query``."""
+        """Computes the context of unpadded queries, (tokens, heads · head size) or as ``query``."""
         query = query * self.scale
         if single:
             query = ops.reshape(query, (-1, self.num_heads, 1, self.head_size))
@@ -302,14 +307,14 @@ class SelfAttention(_DotProductAttention):
 
 
 class Projections(keras.layers.Layer):
-    """Queries, keys and values of a block's ``SelfAttention``, by heads.
+    """Queries, keys and values of a block's ``SelfAttention``, split into heads.
 
     Args:
-        block: the layer, whose dense layers are used.
+        block: the block whose dense layers are used.
 
     Call:
         x: the input of the block, (batch, length, width), or (tokens, width) with a ``layout``.
-        layout: as for ``SelfAttention``.
+        layout: the same as for ``SelfAttention``.
 
     Returns:
         ``(queries, keys, values)``, each (batch, num_heads, length, head size); queries are not
@@ -321,14 +326,14 @@ class Projections(keras.layers.Layer):
         self.block = block
 
     def build(self, x_shape):
-        pass  # The layers are those of a block, which has built them.
+        pass  # The block owns and builds the layers.
 
     def call(self, x, layout=None):
         attention = self.block.attention
         x, value = self.block.attention_inputs(x)
         value = x if value is None else value
         projected = (attention.query(x), attention.key(x), attention.value(value))
-        return tuple(_heads_of_tokens(each, attention.num_heads, layout) for each in projected)
+        return tuple(_heads_of_tokens(tensor, attention.num_heads, layout) for tensor in projected)
 
     def compute_output_spec(self, x, layout=None):
         batch, length = x.shape[:-1] if len(x.shape) == 3 else (None, None)
@@ -340,20 +345,21 @@ class Projections(keras.layers.Layer):
 class CachedSelfAttention(_DotProductAttention):
     """Self-attention with a cache: keys and values of earlier tokens are inputs and outputs.
 
-    One dense layer computes queries, keys and values (GPT, Radford et al. 2018). Causality is up to
-    the mask. Arguments as for ``SelfAttention``.
+    One dense layer computes queries, keys and values (GPT, Radford et al. 2018). The mask makes it
+    causal. The arguments are the same as for ``SelfAttention``.
 
     Call:
         x: (batch, length, width).
         cache: ``(keys, values)`` of earlier tokens, both (batch, num_heads, cached length, head
-            size); None for none.
+            size); None for no earlier tokens.
         attention_mask: boolean, broadcastable to (batch, num_heads, length, cached length +
             length).
-        positions: argument of the layer ``positions``, which gets all keys.
+        positions: the third argument of the layer ``positions``, which gets all keys.
 
     Returns:
-        ``(output, scores, cache)``: the first two as from ``SelfAttention``, with cached length +
-        length keys; and the keys and values of all tokens, for the next call.
+        ``(output, scores, cache)``: the first two are the same as from ``SelfAttention``, with
+        cached length + length keys; the cache is the keys and values of all tokens, for the next
+        call.
     """
 
     def __init__(self, num_heads, head_size, dropout=0.0, stddev=0.02, **kwargs):
@@ -371,7 +377,7 @@ class CachedSelfAttention(_DotProductAttention):
 
     def call(self, x, cache=None, attention_mask=None, positions=None, training=None):
         projected = ops.split(self.query_key_value(x), 3, axis=-1)
-        query, key, value = (split_heads(each, self.num_heads) for each in projected)
+        query, key, value = (split_heads(tensor, self.num_heads) for tensor in projected)
         if cache is not None:
             key = ops.concatenate([cache[0], key], axis=2)  # (batch, heads, keys, head size)
             value = ops.concatenate([cache[1], value], axis=2)  # (batch, heads, keys, head size)

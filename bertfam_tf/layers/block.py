@@ -1,4 +1,4 @@
-"""One Transformer layer, assembled from parts."""
+"""One Transformer layer, assembled from sublayers."""
 
 from typing import Literal
 
@@ -10,30 +10,31 @@ from bertfam_tf.layers.tracing import call_once_traced
 
 
 class TransformerBlock(keras.layers.Layer):
-    """Attention and feed-forward, each with a residual connection, dropout and a norm.
+    """An attention and a feed-forward sublayer, each with a residual connection, dropout and a
+    norm.
 
     The layers are arguments, so that blocks can share them.
 
     Args:
-        attention: layer called with ``(x, attention_mask=…, …)``, returns ``(output, …)``.
-        feed_forward: layer called with ``x``.
+        attention: a layer called with ``(x, attention_mask=…, …)`` that returns ``(output, …)``.
+        feed_forward: a layer called with ``x``.
         norm: ``"post"`` normalises after each residual sum (arXiv 1706.03762), ``"pre"`` before
-            each part, leaving the residual path untouched (GPT-2).
-        epsilon: of the norms.
-        dropout: rate on each part's output.
-        attention_norm, feed_forward_norm: the norms; None for layer norms. ``Identity`` layers
-            for a block without.
+            each sublayer, leaving the residual path untouched (GPT-2).
+        epsilon: the epsilon of the norms.
+        dropout: the dropout rate of each sublayer's output.
+        attention_norm, feed_forward_norm: the norms; None for layer norms. ``Identity`` layers for
+            a block without norms.
 
     Call:
         x: (batch, length, width).
-        query: (batch, width), those of ``x`` whose output is needed, one of each example; None for
-            all. Only for attention that takes it.
-        return_scores: whether to return the attention's scores; only for attention that takes it.
-        attention_mask and further arguments: of the attention.
+        query: (batch, width), the one vector of each example's ``x`` whose output is needed; None
+            for all. Only for attention that accepts it.
+        return_scores: whether to return the attention's scores; only for attention that accepts it.
+        attention_mask and further arguments: passed to the attention.
 
     Returns:
-        ``(output, …)``: (batch, length, width), or as ``query``; and the attention's other outputs:
-        its scores unless ``return_scores`` is false, and its cache if it has one.
+        ``(output, …)``: (batch, length, width), or the shape of ``query``; and the attention's
+        other outputs: its scores unless ``return_scores`` is false, and its cache if it has one.
     """
 
     def __init__(
@@ -72,41 +73,45 @@ class TransformerBlock(keras.layers.Layer):
                 part.build(x_shape)
 
     def compute_output_shape(self, x_shape, query_shape=None):
-        # Saves a symbolic call the tracing of the block: models are built several times faster.
-        given = {} if query_shape is None else {"query_shape": query_shape}
-        return query_shape or x_shape, *self.attention.compute_output_shape(x_shape, **given)[1:]
+        # A symbolic call then need not trace the block: models are built several times faster.
+        query_argument = {} if query_shape is None else {"query_shape": query_shape}
+        return query_shape or x_shape, *self.attention.compute_output_shape(
+            x_shape, **query_argument
+        )[1:]
 
-    def compute_output_spec(self, x, return_scores=True, **given):
-        output, scores, *more = super().compute_output_spec(x, **given)
+    def compute_output_spec(self, x, return_scores=True, **options):
+        output, scores, *more = super().compute_output_spec(x, **options)
         return output, *([scores] if return_scores else []), *more
 
-    def call(self, x, attention_mask=None, query=None, return_scores=True, training=None, **given):
-        given |= {"attention_mask": attention_mask, "query": query, "training": training}
+    def call(
+        self, x, attention_mask=None, query=None, return_scores=True, training=None, **options
+    ):
+        options |= {"attention_mask": attention_mask, "query": query, "training": training}
         if not return_scores:
-            given["return_scores"] = False
-        return call_once_traced(self, "_call", x, **given)
+            options["return_scores"] = False
+        return call_once_traced(self, "_call", x, **options)
 
     def projections(self, **kwargs):
-        """A layer from the input of the block to queries, keys and values, without new weights."""
+        """Returns a layer from the block's input to queries, keys and values."""
         return Projections(self, **kwargs)
 
     def attention_inputs(self, x):
-        """What queries and keys, and what values are computed from; None for the same."""
+        """Returns the inputs of queries and keys, and of values; None for the same."""
         return (self.attention_norm(x) if self.norm == "pre" else x), None
 
-    def _call(self, x, query, training, **given):
-        given["training"] = training
+    def _call(self, x, query, training, **options):
+        options["training"] = training
         if self.norm == "pre":
             if query is not None:
-                given["query"] = self.attention_norm(query)
-            attended, *more = self.attention(self.attention_norm(x), **given)
+                options["query"] = self.attention_norm(query)
+            attended, *more = self.attention(self.attention_norm(x), **options)
             x = x if query is None else query
             x = x + self.dropout(attended, training=training)
             out = self.feed_forward(self.feed_forward_norm(x))
             return x + self.dropout(out, training=training), *more
         if query is not None:
-            given["query"] = query
-        attended, *more = self.attention(x, **given)
+            options["query"] = query
+        attended, *more = self.attention(x, **options)
         x = x if query is None else query
         x = self.attention_norm(x + self.dropout(attended, training=training))
         out = self.feed_forward(x)

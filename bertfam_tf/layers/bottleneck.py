@@ -11,7 +11,7 @@ from bertfam_tf.layers.initializers import normal
 
 
 class NoNorm(keras.layers.Layer):
-    """A factor and a summand for each unit, in place of a norm (arXiv 2004.02984, section 3.3).
+    """An elementwise affine transform in place of a norm (arXiv 2004.02984, section 3.3).
 
     Call:
         x: (…, width).
@@ -33,13 +33,13 @@ class NoNorm(keras.layers.Layer):
 
 
 class Trigrams(keras.layers.Layer):
-    """Each token beside its neighbours, zeros beyond both ends (arXiv 2004.02984, section 3.1).
+    """Each token concatenated with both neighbours (arXiv 2004.02984, section 3.1).
 
     Call:
         x: (batch, length, width).
 
     Returns:
-        (batch, length, 3 · width): the next token, the token, the one before.
+        (batch, length, 3 · width): the next token, the token, the previous token.
     """
 
     def call(self, x):
@@ -54,16 +54,17 @@ class Trigrams(keras.layers.Layer):
 class BottleneckBlock(TransformerBlock):
     """A block that is narrower inside: between two dense layers, with several feed-forwards.
 
-    Arguments and call as for ``TransformerBlock`` with norms after the residual sums, and:
+    The arguments and the call are the same as for ``TransformerBlock`` with post-norm, and:
 
     Args:
-        narrow: the width inside, that of input and output of the attention and the feed-forwards.
-        narrow_norm, wide_norm: the norms after the first and before the output.
+        narrow: the width inside: the input and output width of the attention and the feed-forwards.
+        narrow_norm, wide_norm: the norms after the first dense layer and before the output.
         shared_norm: the norm after another dense layer, from whose output queries and keys are
-            computed, and values from the block's input; None for all three from the narrowed input.
+            computed, and values from the block's input; None to compute all three from the narrowed
+            input.
         more: feed-forward layers before ``feed_forward``, each with its norm.
-        stddev: of the initial weights.
-        dropout: rate on the output, before its residual sum.
+        stddev: the standard deviation of the initial weights.
+        dropout: the dropout rate of the output, before its residual sum.
     """
 
     def __init__(
@@ -109,13 +110,13 @@ class BottleneckBlock(TransformerBlock):
             return self.narrow_norm(self.narrow(x)), None
         return self.shared_norm(self.shared(x)), x
 
-    def _call(self, x, query, training, **given):
+    def _call(self, x, query, training, **more):
         if query is not None:
-            given["query"], _ = self.attention_inputs(query)
+            more["query"], _ = self.attention_inputs(query)
         seen, value = self.attention_inputs(x)
         x = x if query is None else query
         inside = self.narrow_norm(self.narrow(x))
-        attended, *others = self.attention(seen, value=value, training=training, **given)
+        attended, *others = self.attention(seen, value=value, training=training, **more)
         inside = self.attention_norm(attended + inside)
         for part, norm in zip(self.more, self.more_norms, strict=True):
             inside = norm(part(inside) + inside)

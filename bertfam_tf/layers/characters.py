@@ -10,21 +10,21 @@ from bertfam_tf.layers.fused import Dense
 
 
 class CharacterCNN(keras.layers.Layer):
-    """Token vectors from characters: convolutions, maxima over positions, highways, a projection.
+    """Token vectors from characters: convolutions, max-pooling, highways, a projection.
 
-    Kim et al. 2016 (arXiv 1508.06615), as ELMo has it (arXiv 1802.05365, section 3.4).
+    Kim et al. 2016 (arXiv 1508.06615), in ELMo's version (arXiv 1802.05365, section 3.4).
 
     Args:
         vocab_size: the number of character ids.
-        width: of the character vectors.
-        filters: for each convolution the characters that it reads and its number of filters.
+        width: the width of the character vectors.
+        filters: for each convolution, its width in characters and its number of filters.
         num_highways: the number of highway layers.
-        units: width of the token vectors.
-        activation: of the filters' maxima.
+        units: the width of the token vectors.
+        activation: the activation function after max-pooling.
 
     Call:
-        token_ids: int (batch, length, characters), as many characters as the widest filter reads
-            or more.
+        token_ids: int (batch, length, characters), with at least as many characters as the widest
+            filter reads.
 
     Returns:
         (batch, length, units).
@@ -55,18 +55,18 @@ class CharacterCNN(keras.layers.Layer):
     def build(self, shape):
         self.embedding.build()
         characters = (None, shape[-1], self.embedding.output_dim)
-        for each in self.filters:
-            each.build(characters)
-        found = (None, sum(each.count for each in self.filters))
+        for convolution in self.filters:
+            convolution.build(characters)
+        joined_shape = (None, sum(convolution.count for convolution in self.filters))
         for layer in self.highways:
-            layer.build(found)
-        self.projection.build(found)
+            layer.build(joined_shape)
+        self.projection.build(joined_shape)
 
     def call(self, token_ids):
         batch, length = ops.shape(token_ids)[0], ops.shape(token_ids)[1]
-        # Every token is an example of its own.
+        # The convolutions treat every token as an example of its own.
         x = self.embedding(ops.reshape(token_ids, (-1, token_ids.shape[-1])))
-        x = ops.concatenate([each(x) for each in self.filters], axis=-1)
+        x = ops.concatenate([convolution(x) for convolution in self.filters], axis=-1)
         x = self.activation(x)  # (batch · length, filters)
         for layer in self.highways:
             x = layer(x)
@@ -77,12 +77,13 @@ class CharacterCNN(keras.layers.Layer):
 
 
 class Filters(keras.layers.Layer):
-    """The maxima over all positions of a convolution.
+    """A convolution followed by max-pooling over all positions.
 
-    A product of matrices: TensorFlow's convolutions return wrong shapes for no rows.
+    It is a matrix product, because TensorFlow's convolutions return wrong shapes for an empty
+    batch.
 
     Args:
-        size: the positions that a filter reads.
+        size: the number of positions that a filter reads.
         count: the number of filters.
 
     Call:
@@ -105,10 +106,10 @@ class Filters(keras.layers.Layer):
         positions = x.shape[1] - self.size + 1
         x = ops.concatenate([x[:, i : i + positions] for i in range(self.size)], axis=-1)
         kernel = ops.reshape(self.kernel, (-1, self.count))
-        found = ops.matmul(ops.reshape(x, (-1, kernel.shape[0])), kernel)
-        found = ops.reshape(found, (-1, positions, self.count))
-        # Without a smallest value, Keras refuses no rows.
-        return ops.max(found, axis=1, initial=float("-inf")) + self.bias
+        outputs = ops.matmul(ops.reshape(x, (-1, kernel.shape[0])), kernel)
+        outputs = ops.reshape(outputs, (-1, positions, self.count))
+        # Without an initial value, Keras rejects an empty batch.
+        return ops.max(outputs, axis=1, initial=float("-inf")) + self.bias
 
     def compute_output_shape(self, shape):
         return shape[0], self.count

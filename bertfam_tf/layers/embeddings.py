@@ -1,4 +1,4 @@
-"""Embeddings that Keras does not have."""
+"""Embedding layers that Keras lacks."""
 
 from typing import Any
 
@@ -11,29 +11,29 @@ from bertfam_tf.layers.masks import check_length
 
 
 class Embedding(keras.layers.Embedding):
-    """Keras' layer with a table of ``add_table``."""
+    """``keras.layers.Embedding`` with a table from ``add_table``."""
 
     def add_weight(self, *args: Any, **kwargs: Any) -> keras.Variable:
         return super().add_weight(*args, autocast=False, **kwargs)
 
 
 def add_table(layer: keras.layers.Layer, shape: tuple, name: str, **kwargs: Any) -> keras.Variable:
-    """A weight of vectors that are looked up before they are cast (``look_up``).
+    """Adds an embedding table, whose vectors are looked up before they are cast (see ``look_up``).
 
-    So gradients are added up in float32. Those of a vector that thousands of tokens share, such as
-    a segment's, do not fit half precision: on JAX, a sum of equal bfloat16 gradients ends at 256 of
-    them.
+    So gradients are summed in float32. Half precision loses the gradients of a vector that
+    thousands of tokens share, such as a segment's: on JAX, a sum of equal bfloat16 gradients stops
+    growing after 256 of them.
 
     Args:
-        layer: that gets the weight.
-        shape, name: of the weight.
-        **kwargs: for ``add_weight``.
+        layer: the layer that gets the weight.
+        shape, name: the shape and the name of the weight.
+        **kwargs: further arguments of ``add_weight``.
     """
     return layer.add_weight(shape=shape, name=name, autocast=False, **kwargs)
 
 
 def look_up(layer: keras.layers.Layer, table: Any, ids: Any) -> Any:
-    """Rows ``ids`` of ``table``, in the dtype that ``layer`` computes in."""
+    """Returns rows ``ids`` of ``table``, in the dtype that ``layer`` computes in."""
     return ops.cast(ops.take(table, ids, axis=0), layer.compute_dtype)
 
 
@@ -41,9 +41,9 @@ class PositionEmbedding(keras.layers.Layer):
     """Learned absolute position embeddings (arXiv 1810.04805).
 
     Args:
-        max_positions: number of positions, the length of the longest input.
-        stddev: of the initial weights.
-        offset: index of position 0 in the table; the vectors before it are for negative ids.
+        max_positions: the number of positions, which is the maximum input length.
+        stddev: the standard deviation of the initial weights.
+        offset: the index of position 0 in the table; the vectors before it are for negative ids.
 
     Call:
         x: (batch, length, width), or unpadded (tokens, width); only its shape is read.
@@ -81,8 +81,8 @@ class PositionEmbedding(keras.layers.Layer):
 class SinusoidalEmbedding(PositionEmbedding):
     """Sinusoidal positions (arXiv 1706.03762): sines in even columns, cosines in odd ones.
 
-    The table is a weight that is not trained, because checkpoints contain it. Arguments and call
-    as for ``PositionEmbedding``; ``stddev`` has no effect.
+    The table is a non-trainable weight, because checkpoints contain it. The arguments and the call
+    are the same as for ``PositionEmbedding``; ``stddev`` has no effect.
     """
 
     def _weight(self):
@@ -97,11 +97,11 @@ def _sinusoids(shape, dtype=None):
 
 
 class MaskEmbedding(keras.layers.Layer):
-    """One trainable vector for all tokens to be predicted (arXiv 1906.08237, section 2.3).
+    """One trainable vector for all tokens that are predicted (arXiv 1906.08237, section 2.3).
 
     Args:
-        width: of the vector.
-        stddev: of the initial weights.
+        width: the width of the vector.
+        stddev: the standard deviation of the initial weights.
 
     Call:
         targets: (batch, predictions, length); only its shape is read.

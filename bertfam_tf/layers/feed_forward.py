@@ -1,4 +1,4 @@
-"""The position-wise half of a Transformer layer."""
+"""The position-wise feed-forward sublayer of a Transformer layer."""
 
 from collections.abc import Callable
 
@@ -12,11 +12,12 @@ class FeedForward(keras.layers.Layer):
     """Two dense layers with an activation between them, applied at each position.
 
     Args:
-        intermediate_size: width of the first layer.
-        activation: function of the first layer's output.
-        stddev: of the initial weights.
-        dropout: rate after the activation.
-        output_stddev: of the second layer's initial weights; None for ``stddev``.
+        intermediate_size: the width of the first layer.
+        activation: the activation function of the first layer.
+        stddev: the standard deviation of the initial weights.
+        dropout: the dropout rate after the activation.
+        output_stddev: the standard deviation of the second layer's initial weights; None for
+            ``stddev``.
         use_bias: whether the dense layers have biases.
 
     Call:
@@ -69,7 +70,7 @@ class FeedForward(keras.layers.Layer):
 class GatedFeedForward(FeedForward):
     """A feed-forward layer with a gated linear unit (arXiv 2002.05202): activation(xW) · xV.
 
-    Arguments and call as for ``FeedForward``.
+    The arguments and the call are the same as for ``FeedForward``.
     """
 
     def __init__(

@@ -1,9 +1,10 @@
-"""Keras' layers, spelled so that TensorFlow fuses their operations on CPUs.
+"""Keras' layers, written so that TensorFlow fuses their operations on CPUs.
 
 TensorFlow's graph optimizer looks for ``MatMul`` + ``BiasAdd`` + activation on matrices, and
 computes them as one operation. Keras' layers add the bias by a broadcast sum, which it does not
 recognise, and compute norms in more passes over memory than needed. Weights, names and results are
-those of Keras' layers; on other backends, and for tensors that are not matrices, they compute.
+the same as for Keras' layers, which do the computation on other backends and for tensors that are
+not matrices.
 """
 
 from typing import Any
@@ -17,9 +18,9 @@ def _fuses(x: Any) -> bool:
 
 
 def take(x: Any, indices: Any) -> Any:
-    """``ops.take`` along the first axis, of indices that are known not to be negative.
+    """Computes ``ops.take`` along the first axis, for indices that are known to be non-negative.
 
-    Keras on TensorFlow has four operations that add the axis' length to negative indices.
+    On TensorFlow, Keras adds four operations that shift negative indices by the axis' length.
     """
     if keras.backend.backend() != "tensorflow" or keras.utils.is_keras_tensor(x):
         return ops.take(x, indices, axis=0)
@@ -29,7 +30,7 @@ def take(x: Any, indices: Any) -> Any:
 
 
 def split_rows(x: Any, sizes: Any) -> list:
-    """``x`` in parts along the first axis, of int32 sizes (parts,) that add up to it."""
+    """Splits ``x`` along the first axis into chunks of the int32 sizes (chunks,)."""
     if keras.backend.backend() != "tensorflow":
         return ops.split(x, ops.cumsum(sizes)[:-1], axis=0)
     import tensorflow as tf
@@ -38,7 +39,7 @@ def split_rows(x: Any, sizes: Any) -> list:
 
 
 def with_gradient(function: Any, gradient: Any) -> Any:
-    """``function``, with the gradient that TensorFlow would compute by a slow sum by index."""
+    """Returns ``function`` with ``gradient`` instead of TensorFlow's slow scatter-add."""
     if keras.backend.backend() != "tensorflow":
         return function
     import tensorflow as tf
@@ -46,40 +47,41 @@ def with_gradient(function: Any, gradient: Any) -> Any:
     return tf.custom_gradient(lambda *inputs: (function(*inputs), gradient))
 
 
-def scan(step: Any, state: tuple, given: tuple) -> tuple[Any, tuple]:
-    """A loop over the first axis, as ``ops.scan``, that keeps one part of the state of each step.
+def scan(step: Any, state: tuple, inputs: tuple) -> tuple[Any, tuple]:
+    """Loops over the first axis like ``ops.scan``, and records one state tensor of each step.
 
-    Keras on TensorFlow would keep all parts, and move the state through arrays as well.
+    On TensorFlow, ``ops.scan`` would record all tensors of the state, and pass the state through
+    arrays too.
 
     Args:
-        step: ``step(state, slices of given) -> state``, two tuples of the same shapes.
+        step: ``step(state, slices of inputs) -> state``, two tuples of the same shapes.
         state: tensors before the first step.
-        given: tensors (steps, …).
+        inputs: tensors (steps, …).
 
     Returns:
         ``(states, state)``: the first tensor of the state after each step, (steps, …); and the
         state after the last one.
     """
     if keras.backend.backend() != "tensorflow":
-        state, states = ops.scan(lambda *args: (step(*args),) * 2, state, given)
+        state, states = ops.scan(lambda *args: (step(*args),) * 2, state, inputs)
         return states[0], state
     import tensorflow as tf
 
-    steps = tf.shape(given[0])[0]
+    steps = tf.shape(inputs[0])[0]
 
     def array(x: Any) -> tf.TensorArray:
         return tf.TensorArray(x.dtype, steps, element_shape=x.shape[1:]).unstack(x)
 
-    read = [array(x) for x in given]
-    # Zeros that are overwritten: TFLite has no kernel for an array without values of unknown shape.
+    read = [array(x) for x in inputs]
+    # The array starts as zeros: TFLite has no kernel for an uninitialised array of unknown shape.
     written = array(tf.zeros(tf.concat([[steps], tf.shape(state[0])], 0), state[0].dtype))
 
     def body(i: Any, written: Any, *state: Any) -> tuple:
         state = step(state, [x.read(i) for x in read])
         return i + 1, written.write(i, state[0]), *state
 
-    found = tf.while_loop(lambda i, *_: i < steps, body, (0, written, *state))
-    return found[1].stack(), found[2:]
+    result = tf.while_loop(lambda i, *_: i < steps, body, (0, written, *state))
+    return result[1].stack(), result[2:]
 
 
 class Dense(keras.layers.Dense):

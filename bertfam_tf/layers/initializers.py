@@ -1,4 +1,4 @@
-"""Initial weights."""
+"""Initializers of weights."""
 
 import contextlib
 import contextvars
@@ -12,9 +12,9 @@ _filled_later: contextvars.ContextVar[bool] = contextvars.ContextVar("filled_lat
 
 @contextlib.contextmanager
 def filled_later() -> Iterator[None]:
-    """A context in which ``normal`` gives zeros, for models whose weights are read from files.
+    """Returns a context in which ``normal`` gives zeros, for weights that are read from files.
 
-    To draw them takes longer than to read them.
+    Drawing random weights takes longer than reading weights from a file.
     """
     token = _filled_later.set(True)
     try:
@@ -34,8 +34,8 @@ class Normal(keras.initializers.TruncatedNormal):
 
 
 def normal(stddev: float) -> keras.initializers.Initializer:
-    """BERT's initializer: a normal distribution, truncated at two standard deviations.
+    """Returns BERT's initializer: a normal distribution, truncated at two standard deviations.
 
-    Make one for each weight: Keras' initializers return the same numbers in every call.
+    Create one for each weight: a Keras initializer returns the same numbers in every call.
     """
     return Normal(stddev=stddev)

@@ -1,6 +1,6 @@
 """Attention masks: boolean tensors (batch, heads or 1, queries or 1, keys), true where allowed.
 
-Masks are combined by ``logical_and``, and broadcast by the attention.
+``logical_and`` combines masks, and the attention layer broadcasts them.
 """
 
 from typing import Any
@@ -10,7 +10,7 @@ from keras import ops
 
 
 def attention_mask_from_padding(padding_mask):
-    """An attention mask from a padding mask: every query may attend to every real token.
+    """Returns a mask with which every query may attend to every real token.
 
     Args:
         padding_mask: (batch, length), non-zero at real tokens.
@@ -23,15 +23,16 @@ def attention_mask_from_padding(padding_mask):
 
 
 def score_bounds(attention_mask):
-    """What the minimum with masks scores: 1e9 where the mask is true, and -1e9, in float32.
+    """Returns upper bounds of the scores: float32 1e9 where the mask is true, -1e9 elsewhere.
 
-    XNNPACK has no select: one in every layer would split its graph into pieces.
+    The minimum of scores and bounds masks the scores. XNNPACK has no select operation: one in every
+    layer would split the graph that it can run.
     """
     return ops.where(attention_mask, 1e9, -1e9)
 
 
 def position_ids_from_padding(padding_mask):
-    """Position ids that count real tokens only, so that padding on the left has no effect.
+    """Returns position ids that count real tokens only, so that padding on the left has no effect.
 
     Args:
         padding_mask: (batch, length), non-zero at real tokens.
@@ -44,13 +45,13 @@ def position_ids_from_padding(padding_mask):
 
 
 def zero_padding(x, padding_mask):
-    """``x`` (batch, length, width) or (tokens, width) with zeros where the mask is zero."""
+    """Sets ``x``, (batch, length, width) or (tokens, width), to zero where the mask is zero."""
     real = ops.cast(ops.cast(padding_mask, "bool"), x.dtype)
     return x * ops.expand_dims(real, -1)
 
 
 def check_length(length: Any, max_positions: int | None) -> None:
-    """Raises a ``ValueError`` for a known length that a model has too few positions for."""
+    """Raises a ``ValueError`` if a known input length exceeds the model's number of positions."""
     if max_positions is not None and isinstance(length, int) and length > max_positions:
         raise ValueError(
             f"The input is {length} tokens long; this model has {max_positions} positions."
@@ -66,9 +67,9 @@ class MemoryMask(keras.layers.Layer):
         padding_mask: (batch, length), non-zero at real tokens, for a memory without padding; or
             (batch, earlier length + length).
         memory: (batch, memory length, width).
-        x: (batch, length, …). Of both only the shapes are read.
+        x: (batch, length, …). Only the shapes of ``memory`` and ``x`` are read.
         hidden: (batch, length or 1, length or 1), non-zero where a query (second axis) must not
-            attend to a key of this segment (third axis); None for nowhere.
+            attend to a key of this segment (third axis); None to hide nothing.
 
     Returns:
         Boolean (batch, 1, length or 1, memory length + length).
@@ -97,8 +98,8 @@ class CausalPermutation(keras.layers.Layer):
         token_ids: (batch, length); only its shape is read.
 
     Returns:
-        ``(perm_mask, target_mapping)``: int32 (batch, length, length), 1 where a query must not
-        attend to a key, which is itself or later; and the identity matrix.
+        ``(perm_mask, target_mapping)``, both int32 (batch, length, length): 1 where a query must
+        not attend to a key, which are the query itself and later tokens; and the identity matrix.
     """
 
     def call(self, token_ids):
@@ -118,12 +119,12 @@ class Distances(keras.layers.Layer):
     A layer, because lengths are unknown until it is called.
 
     Args:
-        max_positions: length of the longest input; None for no limit.
+        max_positions: the maximum input length; None for no limit.
 
     Call:
         x: (batch, length, …).
-        memory: (batch, memory length, …), keys before those of ``x``; None for none. Of both only
-            the shapes are read.
+        memory: (batch, memory length, …), earlier keys than ``x``; None for no memory. Only the
+            shapes are read.
 
     Returns:
         int32 (length, memory length + length): 0 at the query itself, negative at later keys.
@@ -144,11 +145,11 @@ class Distances(keras.layers.Layer):
 
 
 def causal_mask(distances, window=None):
-    """The causal mask: a query may attend to its own position and to earlier ones.
+    """Returns the causal mask: a query may attend to its own position and to earlier ones.
 
     Args:
         distances: (length, keys), from ``Distances``.
-        window: number of keys that a query may attend to, its own included; None for all.
+        window: the number of keys that a query may attend to, its own included; None for all.
 
     Returns:
         Boolean (length, keys).
@@ -158,7 +159,7 @@ def causal_mask(distances, window=None):
 
 
 def local_mask(distances, reach):
-    """A local mask: a query may attend to positions at most ``reach`` away on either side.
+    """Returns a local mask: a query may attend to positions at most ``reach`` away on either side.
 
     Args:
         distances: (length, keys), from ``Distances``.
@@ -170,7 +171,7 @@ def local_mask(distances, reach):
 
 
 def other_segment(segment_ids, memory):
-    """Whether query and key are of different segments; all of the memory is of segment 0.
+    """Returns whether query and key are in different segments; all of the memory is in segment 0.
 
     Args:
         segment_ids: int (batch, length).
@@ -185,11 +186,11 @@ def other_segment(segment_ids, memory):
 
 
 def causal_padding_mask(padding_mask, length):
-    """The causal mask combined with a padding mask, for queries at the last positions.
+    """Returns the causal mask combined with a padding mask, for queries at the last positions.
 
     Args:
         padding_mask: (batch, cached length + length), non-zero at real tokens.
-        length: number of queries.
+        length: the number of queries.
 
     Returns:
         Boolean (batch, 1, length, cached length + length).
@@ -213,8 +214,8 @@ class DecoderMask(keras.layers.Layer):
             either side.
 
     Returns:
-        ``(position_ids, attention_mask)``: int32 (batch, length), counting real tokens only, 0
-        before the first; and as from ``causal_padding_mask``.
+        ``(position_ids, attention_mask)``: int32 (batch, length), which count real tokens only and
+        are 0 before the first one; and the mask of ``causal_padding_mask``.
     """
 
     def call(self, token_ids, padding_mask):

@@ -12,13 +12,14 @@ def prepend_memory(memory, x):
 
 
 def updated_memory(memory, x, mem_len: int | None = None, reuse_len: int | None = None):
-    """The memory for the next segment.
+    """Returns the memory for the next segment.
 
     Args:
-        memory: (batch, memory length, width), of earlier segments.
+        memory: (batch, memory length, width), the memory of earlier segments.
         x: (batch, length, width), the layer's input.
-        mem_len: maximum length of the new memory, its last positions; None for no maximum.
-        reuse_len: number of positions of ``x`` to keep, the first ones; None for all.
+        mem_len: the maximum length of the new memory, which keeps the last positions; None for no
+            maximum.
+        reuse_len: the number of leading positions of ``x`` to keep; None for all.
 
     Returns:
         (batch, new memory length, width), without gradient.

@@ -1,4 +1,4 @@
-"""The outputs of several layers as one."""
+"""Layers that combine the outputs of several layers."""
 
 import keras
 from keras import ops
@@ -13,7 +13,7 @@ class ScalarMix(keras.layers.Layer):
         xs: list of tensors of the same shape.
 
     Returns:
-        That shape.
+        A tensor of that shape.
     """
 
     def build(self, shapes):
@@ -30,10 +30,11 @@ class ScalarMix(keras.layers.Layer):
 
 
 class LayerCombination(keras.layers.Layer):
-    """One vector of several layers' outputs, as features (BERT, arXiv 1810.04805, table 7).
+    """Several layers' outputs combined into one feature vector per token (BERT, arXiv 1810.04805,
+    table 7).
 
     Args:
-        how: ``"concatenate"``; ``"sum"``; or ``"mix"``, a ``ScalarMix``.
+        how: how to combine: ``"concatenate"``; ``"sum"``; or ``"mix"``, a ``ScalarMix``.
 
     Call:
         xs: list of tensors (…, width).

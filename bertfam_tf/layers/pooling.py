@@ -36,20 +36,22 @@ class FirstTokenPooler(keras.layers.Layer):
         return self.dense(x)
 
     def compute_output_shape(self, input_shape):
-        # Without it Keras calls the layer to find out. While an export is traced, TensorFlow would
-        # count the weights read by that call among those of the export.
+        # Otherwise Keras calls the layer to infer the shape. While an export is traced, TensorFlow
+        # would count the weights that this call reads as weights of the export.
         return input_shape
 
 
 class TokenPooling(keras.layers.Layer):
-    """One vector from those of all tokens, in one or several ways, which are concatenated.
+    """Pooling of all tokens' vectors into one, in one or several ways, whose results are
+    concatenated.
 
     ``"mean"`` (Sentence-BERT, arXiv 1908.10084); ``"mean_sqrt_length"``, the sum divided by the
     square root of the number of tokens; ``"weighted_mean"``, where the n-th token counts n times
-    (SGPT, arXiv 2202.08904); ``"max"``, of each value; ``"first"`` and ``"last"``, that token's.
+    (SGPT, arXiv 2202.08904); ``"max"``, of each component; ``"first"`` and ``"last"``, that token's
+    vector.
 
     Args:
-        kinds: of ``KINDS``.
+        kinds: the names from ``KINDS``.
 
     Call:
         x: (batch, length, width).
@@ -77,11 +79,12 @@ class TokenPooling(keras.layers.Layer):
     def _pooled(self, kind, x, real, pooled):
         count = ops.sum(pooled, axis=1, keepdims=True)  # (batch, 1)
         if kind == "max":
-            # The mask, not a value of it: all vectors of an example may be below any constant.
+            # Selected by the mask, not by a sentinel: all vectors of an example may be below any
+            # constant.
             chosen = ops.expand_dims(ops.greater(pooled, 0), -1)
             lowest = float("-inf")
             largest = ops.where(chosen, x, ops.full_like(x, lowest))
-            # With an initial value a batch may be empty.
+            # With an initial value, the batch may be empty.
             largest = ops.max(largest, axis=1, initial=lowest)
             return ops.where(ops.greater(count, 0), largest, ops.zeros_like(largest))
         if kind == "mean":
@@ -103,10 +106,10 @@ class LastTokenPooling(keras.layers.Layer):
     Call:
         x: (batch, length, width).
         padding_mask: (batch, cached length + length), non-zero at real tokens; its last positions
-            are those of ``x``.
+            belong to ``x``.
 
     Returns:
-        (batch, width); for an example without real tokens the output at its first position.
+        (batch, width); for an example without real tokens, the output at its first position.
     """
 
     def call(self, x, padding_mask):

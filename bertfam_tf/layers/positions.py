@@ -1,8 +1,9 @@
-"""Positions within attention: functions and layers between the split into heads and the scores.
+"""Positions within attention, applied between the split into heads and the scores.
 
-They take ``(query, key, positions)`` and return ``(query, key, bias)``; the bias, or None, is added
-to the scaled scores. Query and key are (batch, heads, length, head size). Angles, buckets and
-biases that all blocks of a model share are computed once, and are the argument ``positions``.
+The functions and layers take ``(query, key, positions)`` and return ``(query, key, bias)``; the
+bias, or None, is added to the scaled scores. Query and key are (batch, heads, length, head size). A
+model computes angles, buckets and biases that all its blocks share once, and passes them as
+``positions``.
 """
 
 import math
@@ -20,8 +21,8 @@ class RotaryAngles(keras.layers.Layer):
     """Cosines and sines for ``rotate`` (RoFormer, arXiv 2104.09864).
 
     Args:
-        head_size: of the attention; even.
-        base: of the geometric series of frequencies.
+        head_size: the even width of an attention head.
+        base: the base of the geometric series of frequencies.
 
     Call:
         position_ids: int (batch or 1, length).
@@ -42,7 +43,7 @@ class RotaryAngles(keras.layers.Layer):
         dtype = "float64" if self.compute_dtype == "float64" else "float32"
         rates = [self.base ** (-i / self.head_size) for i in range(0, self.head_size, 2)]
         angles = ops.expand_dims(ops.cast(position_ids, dtype), -1)
-        # Converted at once: a cast would round them to float32 first.
+        # One conversion from float64: a cast would round to float32 first.
         angles = angles * ops.convert_to_tensor(rates, dtype)
         angles = ops.concatenate([angles, angles], axis=-1)  # (batch, length, head size)
         angles = ops.expand_dims(angles, 1)  # (batch, 1, length, head size)
@@ -54,10 +55,10 @@ class RotaryAngles(keras.layers.Layer):
 
 
 def rotate(query, key, positions):
-    """Rotary positions: rotates the pairs of columns (i, i + head size / 2).
+    """Applies rotary positions: rotates the pairs of columns (i, i + head size / 2).
 
     Args:
-        positions: from ``RotaryAngles``.
+        positions: the output of ``RotaryAngles``.
     """
     cosines, sines = positions
 
@@ -70,18 +71,18 @@ def rotate(query, key, positions):
 
 
 def add_bias(query, key, positions):
-    """Relative position bias: ``positions`` is the bias itself, from ``RelativeBias``."""
+    """Returns ``positions`` itself as the bias, a relative position bias from ``RelativeBias``."""
     return query, key, positions
 
 
 def symmetric_buckets(distances, num_buckets: int, max_distance: int):
-    """Buckets of distances, half of them for keys after the query (T5, arXiv 1910.10683).
+    """Assigns distances to buckets, half of them for keys after the query (T5, arXiv 1910.10683).
 
-    Of either half, half of the buckets are of one distance each, and the others are logarithmically
-    larger up to ``max_distance``.
+    In each half, half of the buckets hold one distance each, and the others grow logarithmically up
+    to ``max_distance``.
 
     Args:
-        distances: int (queries, keys), query position minus key position.
+        distances: int (queries, keys), the query position minus key position.
 
     Returns:
         int32, the same shape, from 0 to ``num_buckets`` - 1.
@@ -95,10 +96,10 @@ def symmetric_buckets(distances, num_buckets: int, max_distance: int):
 
 
 def log_buckets(distances, num_buckets: int, max_distance: int):
-    """Log-scaled distances, exact up to half of ``num_buckets`` (DeBERTa, arXiv 2006.03654).
+    """Computes log-scaled distances, exact up to ``num_buckets`` / 2 (DeBERTa, arXiv 2006.03654).
 
     Args:
-        distances: int (…), query position minus key position.
+        distances: int (…), the query position minus the key position.
         num_buckets: at least 2.
         max_distance: the first distance that is ``num_buckets`` or more, larger than
             ``num_buckets`` / 2 + 1.
@@ -107,7 +108,7 @@ def log_buckets(distances, num_buckets: int, max_distance: int):
         int32, the same shape, with the sign of the distances.
 
     Raises:
-        ValueError: for numbers out of these ranges.
+        ValueError: a number is out of these ranges.
     """
     exact = num_buckets // 2
     if not 1 <= exact < max_distance - 1:
@@ -119,7 +120,7 @@ def log_buckets(distances, num_buckets: int, max_distance: int):
     widening = (exact - 1) / math.log((max_distance - 1) / exact)
     far = ops.log(ops.cast(ops.maximum(size, exact), "float32") / exact) * widening
     far = ops.cast(ops.ceil(far), "int32")
-    # The last distance before the maximum has an integer, which rounding may exceed.
+    # The last distance before the maximum maps to an integer, which rounding may exceed.
     far = ops.where(size < max_distance, ops.minimum(far, exact - 1), far)
     return ops.where(size <= exact, distances, (far + exact) * ops.sign(distances))
 
@@ -128,9 +129,9 @@ class RelativeBias(keras.layers.Layer):
     """A trainable bias for each head and bucket of distances.
 
     Args:
-        num_buckets: number of buckets.
-        num_heads: of the attention.
-        stddev: of the initial weights.
+        num_buckets: the number of buckets.
+        num_heads: the number of attention heads.
+        stddev: the standard deviation of the initial weights.
 
     Call:
         buckets: int (queries, keys).
@@ -160,8 +161,8 @@ class DistanceEmbedding(keras.layers.Layer):
     """A trainable vector for each distance.
 
     Args:
-        count: number of distances.
-        stddev: of the initial weights.
+        count: the number of distances.
+        stddev: the standard deviation of the initial weights.
 
     Call:
         x: (batch, length, width); only its width is used.
@@ -191,9 +192,9 @@ class DisentangledScores(keras.layers.Layer):
     """Content-to-position and position-to-content scores (DeBERTa, arXiv 2006.03654).
 
     Args:
-        query, key: projections of the distance embeddings, which the attention may share.
-        scale: of the scores, as the attention's.
-        dropout: rate on the distance embeddings.
+        query, key: the projections of the distance embeddings, which the attention may share.
+        scale: the factor of the scores, the same as the attention's.
+        dropout: the dropout rate of the distance embeddings.
 
     Call:
         query, key: (batch, heads, length, head size).
@@ -230,6 +231,7 @@ class DisentangledScores(keras.layers.Layer):
             return shift(products, length)  # (batch, heads, length, length)
 
         by_query = scores(query, self.key, rows)
-        # A row for each key, which is as far from a query as that from the key, the other way.
+        # One row for each key: the distance from key to query is the negated distance from query to
+        # key.
         by_key = scores(key, self.query, ops.flip(rows))
         return query, key, by_query + ops.transpose(by_key, (0, 1, 3, 2))

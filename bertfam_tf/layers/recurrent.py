@@ -8,15 +8,15 @@ from bertfam_tf.layers.masks import zero_padding
 
 
 class BidirectionalLSTM(keras.layers.Layer):
-    """Two LSTMs, one from either end of the text, that skip padding.
+    """Two LSTMs, one in each direction of the text, that skip padding.
 
-    Hochreiter and Schmidhuber 1997; Graves and Schmidhuber 2005. At padding, on any side, states
-    stay as they are. Both directions go through one loop, before which the products of all inputs
-    are computed. Columns of kernels and biases are the input, forget and output gates, then the
-    candidates; ``input`` has those of the forward direction, then those of the backward one.
+    Hochreiter and Schmidhuber 1997; Graves and Schmidhuber 2005. At padding, on either side, states
+    do not change. One loop runs both directions, after one matrix product has projected all inputs.
+    Columns of kernels and biases are the input, forget and output gates, then the candidates;
+    ``input`` has the columns of the forward direction, then the columns of the backward direction.
 
     Args:
-        units: width of each direction.
+        units: the width of each direction.
 
     Call:
         x: (batch, length, width).
@@ -56,9 +56,9 @@ class BidirectionalLSTM(keras.layers.Layer):
         x = _by_step(x[:, :, 0], x[:, :, 1])  # (length, 2, batch, 4 · units)
         padding = ops.expand_dims(ops.logical_not(ops.cast(padding_mask, "bool")), -1)
 
-        def step(state, given):
+        def step(state, inputs):
             hidden, cell = state  # both (2, batch, units)
-            gates, skip = given
+            gates, skip = inputs
             gates = gates + _products(hidden, kernels)
             opened = ops.sigmoid(gates[..., : 3 * self.units])
             enter, keep, leave = ops.split(opened, 3, axis=-1)
@@ -78,16 +78,16 @@ class BidirectionalLSTM(keras.layers.Layer):
 
 
 class ProjectedBidirectionalLSTM(keras.layers.Layer):
-    """Two LSTMs whose states are projected and clipped, from either end, that skip padding.
+    """Two LSTMs with projected and clipped states, one in each direction, that skip padding.
 
-    Sak et al. 2014 (arXiv 1402.1128), as ELMo has it (arXiv 1802.05365, section 3.4). Each
+    Sak et al. 2014 (arXiv 1402.1128), in ELMo's version (arXiv 1802.05365, section 3.4). Each
     direction reads an input of its own, and starts from zeros in every text. Columns of kernels and
     biases are the input gates, the candidates, the forget and output gates; 1 is added to the
-    biases of forget gates. Padding is as for ``BidirectionalLSTM``.
+    biases of forget gates. Padding is handled as in ``BidirectionalLSTM``.
 
     Args:
-        units: width of the states of each direction, and of its input.
-        cell_size: width of the cells of each direction.
+        units: the width of each direction's states and input.
+        cell_size: the width of each direction's cells.
         cell_clip, projection_clip: the largest magnitude of a cell's value, and of a state's; 0 for
             no limit.
 
@@ -144,9 +144,9 @@ class ProjectedBidirectionalLSTM(keras.layers.Layer):
         x = _by_step(*(dense(half) for dense, half in zip(self.inputs, halves, strict=True)))
         padding = ops.expand_dims(ops.logical_not(ops.cast(padding_mask, "bool")), -1)
 
-        def step(state, given):
+        def step(state, inputs):
             hidden, cell = state  # (2, batch, units), (2, batch, cell size)
-            gates, skip = given
+            gates, skip = inputs
             gates = gates + _products(hidden, kernels)
             enter, candidate, keep, leave = ops.split(gates, 4, axis=-1)
             kept = ops.sigmoid(keep + 1) * cell
@@ -164,7 +164,7 @@ class ProjectedBidirectionalLSTM(keras.layers.Layer):
 
 
 def _products(x, kernels):
-    """Each direction of x, (2, batch, width), times its kernel."""
+    """Multiplies each direction of ``x``, (2, batch, width), by its kernel."""
     return ops.stack([ops.matmul(x[i], kernel) for i, kernel in enumerate(kernels)])
 
 
@@ -173,18 +173,18 @@ def _clipped(x, limit):
 
 
 def _by_step(forward, backward):
-    """(length, 2, batch, width) from two (batch, length, width), in the order of reading."""
+    """Stacks two (batch, length, width) tensors to (length, 2, batch, width), in reading order."""
     forward, backward = (ops.transpose(x, (1, 0, 2)) for x in (forward, backward))
     return ops.stack([forward, ops.flip(backward, axis=0)], axis=1)
 
 
 def _by_text(states, padding_mask):
-    """(batch, length, 2 · width) from (length, 2, batch, width), zeros at padding."""
+    """Converts (length, 2, batch, width) to (batch, length, 2 · width), with zeros at padding."""
     outputs = ops.concatenate([states[:, 0], ops.flip(states[:, 1], axis=0)], axis=-1)
     return zero_padding(ops.transpose(outputs, (1, 0, 2)), padding_mask)
 
 
 def _open_forget_gates(shape, dtype=None):
-    """Biases of 1 for forget gates, 0 for others (Jozefowicz et al. 2015)."""
+    """Returns biases of 1 for forget gates, 0 for others (Jozefowicz et al. 2015)."""
     gates = ops.convert_to_tensor([0, 1, 0, 0] * 2, dtype)
     return ops.repeat(gates, shape[0] // 8)

@@ -12,18 +12,18 @@ class RelativePositions(keras.layers.Layer):
     """Sinusoidal encodings of distances, from the farthest key to the nearest.
 
     Args:
-        width: of the encodings; even.
-        clamp_len: maximum of the distances, to which larger ones are clipped; 0 or less for none.
+        width: the even width of the encodings.
+        clamp_len: the maximum distance, to which larger ones are clipped; 0 or less for no maximum.
         future: whether to encode the negative distances of keys after a query too.
         bi_data: whether the second half of the batch is reversed text, whose distances are
             negated.
 
     Call:
         x: (batch, length, …).
-        memory: (batch, memory length, …). Of both only the shapes are used.
+        memory: (batch, memory length, …). Only the shapes are read.
 
     Returns:
-        (1, distances, width), or (batch, distances, width) with ``bi_data``: for the distances
+        (1, distances, width), or (batch, distances, width) with ``bi_data``. The distances are
         memory length + length - 1, …, 1, 0 and, with ``future``, -1, …, 1 - length.
     """
 
@@ -80,11 +80,11 @@ class QueryBias(keras.layers.Layer):
 
 
 class SegmentScores(keras.layers.Layer):
-    """Scores by whether query and key are of one segment (arXiv 1906.08237, section 2.5).
+    """Scores for whether query and key are in the same segment (arXiv 1906.08237, section 2.5).
 
     Args:
-        bias: added to the query.
-        stddev: of the initial weights.
+        bias: the layer that adds a bias to the query.
+        stddev: the standard deviation of the initial weights.
 
     Call:
         query: (batch, heads, length, head size).
@@ -116,8 +116,8 @@ class HeadProjection(keras.layers.Layer):
     """A dense layer without bias whose output is split into heads.
 
     Args:
-        num_heads, head_size: of the output.
-        stddev: of the initial weights.
+        num_heads, head_size: the number and the width of the output's heads.
+        stddev: the standard deviation of the initial weights.
 
     Call:
         x: (batch, length, width).
@@ -147,11 +147,11 @@ class HeadProjection(keras.layers.Layer):
 
 
 class HeadMerge(HeadProjection):
-    """Merges heads, and applies a dense layer without bias.
+    """Merging of heads, followed by a dense layer without bias.
 
     Args:
-        width: of the output.
-        *args, **kwargs: as for ``HeadProjection``.
+        width: the width of the output.
+        *args, **kwargs: the same as for ``HeadProjection``.
 
     Call:
         x: (batch, heads, length, head size).
@@ -175,31 +175,31 @@ class RelativeAttention(Attention):
     """Attention whose scores are sums of scores by content, by distance, and by segment.
 
     Args:
-        hidden_size: width of input and output.
-        num_heads, head_size: as for ``SelfAttention``.
-        content_bias, position_bias: added to the queries for scores by content (u) and by distance
-            (v). Layers, so that blocks can share them.
-        segments: scores by segment; None for none.
-        dropout: rate on the attention probabilities.
-        stddev: of the initial weights.
-        gate: layer applied to the output of the heads before they are merged, such as
+        hidden_size: the width of input and output.
+        num_heads, head_size: the same as for ``SelfAttention``.
+        content_bias, position_bias: the layers that add biases to the queries for scores by content
+            (u) and by distance (v); blocks can share them.
+        segments: the layer that computes scores by segment; None for no such scores.
+        dropout: the dropout rate of the attention probabilities.
+        stddev: the standard deviation of the initial weights.
+        gate: the layer applied to the output of the heads before they are merged, such as
             ``HeadGate``.
 
     Call:
         x: (batch, length, hidden_size), the input of the query projection.
         context: (batch, keys, hidden_size), the input of the key and value projections: the
             memory, followed by this segment.
-        positions: from ``RelativePositions``.
+        positions: the output of ``RelativePositions``.
         attention_mask: boolean, broadcastable to (batch, num_heads, length, keys), true where a
             query may attend to a key. A fully masked query gets zeros: uniform attention would
             leak the values that are masked.
-        other_segment: as ``SegmentScores`` takes it; None without segments.
+        other_segment: boolean (batch, length, keys), see ``SegmentScores``; None without segments.
         targets: int (batch, predictions, length), 1 at the position of a prediction; then ``x``
             and the output are (batch, predictions, hidden_size). None for a query at each position.
 
     Returns:
-        ``(output, scores)``: like ``x``, and the scaled scores before mask and softmax, (batch,
-        num_heads, length, keys).
+        ``(output, scores)``: the output has the shape of ``x``; the scores are scaled, before mask
+        and softmax, (batch, num_heads, length, keys).
     """
 
     def __init__(
@@ -272,18 +272,19 @@ class RelativeAttention(Attention):
 
 
 def shift(scores, keys):
-    """Scores by distance to scores by key (arXiv 1901.02860, appendix B).
+    """Reindexes scores by distance to scores by key (arXiv 1901.02860, appendix B).
 
     Args:
         scores: (batch, heads, queries, distances), the farthest distance of the last query first.
-        keys: number of keys.
+        keys: the number of keys.
 
     Returns:
         (batch, heads, queries, keys), arbitrary at keys whose distance has no score.
     """
     batch, heads, queries, distances = ops.shape(scores)
-    # The scores of each query start one distance later than those of the next one. With a column
-    # before them, and reshaped so that columns are one shorter, each query's start is shifted so.
+    # The scores of each query start one distance later than the scores of the next query.
+    # Prepending a column, and reshaping to rows that are one shorter, shifts each query's start
+    # accordingly.
     scores = ops.concatenate([ops.zeros_like(scores[..., :1]), scores], axis=-1)
     scores = ops.reshape(scores, (batch, heads, distances + 1, queries))[:, :, 1:]
     return ops.reshape(scores, (batch, heads, queries, distances))[..., :keys]

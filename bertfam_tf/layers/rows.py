@@ -1,11 +1,11 @@
-"""Examples of several rows of tokens each, such as the choices of a question."""
+"""Examples of several token rows each, such as the choices of a question."""
 
 import keras
 from keras import ops
 
 
 class MergeRows(keras.layers.Layer):
-    """The rows of all examples, one after the other.
+    """Reshaping that merges the batch axis and the row axis.
 
     Call:
         x: (batch, rows, length, …).
@@ -24,11 +24,11 @@ class MergeRows(keras.layers.Layer):
 
 
 class SplitRows(keras.layers.Layer):
-    """The inverse of ``MergeRows``, for what was computed from each row.
+    """The inverse of ``MergeRows``, for outputs computed from each row.
 
     Call:
         x: (batch * rows, width).
-        merged: the input of ``MergeRows``, (batch, rows, length, …).
+        merged: the input of ``MergeRows``: (batch, rows, length, …).
 
     Returns:
         (batch, rows, width).

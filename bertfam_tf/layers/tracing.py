@@ -1,8 +1,8 @@
-"""Layers that are equal but for their weights, traced once.
+"""Tracing of layers that differ only in their weights, once for all.
 
-To trace a model, Python code makes the operations of one block after the other, and the gradient's
-in turn, which takes seconds. Here equal layers call one function with their weights as arguments.
-TensorFlow inlines it: the graph that runs is the same.
+Tracing a model creates the operations of one block after the other, and then of their gradients,
+which takes seconds. Here, equal layers call one function with their weights as arguments.
+TensorFlow inlines it, so the graph that runs is the same.
 """
 
 import contextlib
@@ -14,12 +14,12 @@ from typing import Any
 
 import keras
 
-# What Keras keeps about any layer. The rest of a layer's attributes are its own.
+# The attributes that Keras adds to any layer. All others are specific to the layer's class.
 _KEPT_BY_KERAS = frozenset(vars(keras.layers.Layer(name="any")))
 _COUNTS = ("_dtype_policy", "_remat_mode", "activity_regularizer", "autocast")
 _PLAIN = (str, bytes, bool, int, float, type(None))
 
-# The layer that was traced for all that are equal to it, and what was traced.
+# The layer that was traced on behalf of all equal layers, and its traces.
 _traced_layers: weakref.WeakValueDictionary[Hashable, keras.layers.Layer]
 _traced_layers = weakref.WeakValueDictionary()
 _functions: weakref.WeakKeyDictionary[keras.layers.Layer, dict[Hashable, Any]]
@@ -31,10 +31,11 @@ _SCOPE = threading.local()
 
 @contextlib.contextmanager
 def recomputation(enabled: bool = True) -> Iterator[None]:
-    """Scope in which training graphs keep of each block only its inputs.
+    """Returns a scope in which training graphs keep only each block's inputs.
 
-    What a block computes is computed once more for its gradient, which takes a third more time and
-    saves most of the memory of activations (arXiv 1604.06174). Only in graphs of TensorFlow.
+    This is gradient checkpointing (arXiv 1604.06174): each block is recomputed for its gradient,
+    which takes a third more time and saves most of the memory of activations. It works in
+    TensorFlow graphs only.
     """
     before = getattr(_SCOPE, "recomputed", False)
     _SCOPE.recomputed = enabled
@@ -45,17 +46,17 @@ def recomputation(enabled: bool = True) -> Iterator[None]:
 
 
 def call_once_traced(layer: keras.layers.Layer, method: str, *args: Any, **kwargs: Any) -> Any:
-    """``layer.method(*args, **kwargs)``; in a TensorFlow graph a call of a function.
+    """Calls ``layer.method(*args, **kwargs)``, in a TensorFlow graph through a shared function.
 
-    All layers that are equal but for the values of their weights, of one model or of several, call
-    the same function. Layers that compute in another dtype than that of their weights, those with
-    losses of their own, and those whose methods were replaced are traced one by one.
+    All layers that differ only in the values of their weights, in one model or in several, call the
+    same function. A layer is traced separately if it computes in a different dtype than its weights
+    have, has its own losses, or has replaced methods.
 
     Args:
-        layer: a layer that is built. Which of its attributes a computation depends on is not known,
-            so that all have to be equal: numbers and strings, parts, the shapes of weights, and
-            functions. A layer with any other object in it is traced by itself.
-        method: the name of a method that depends on the layer and its arguments only, and returns a
+        layer: a built layer. Its computation may depend on any of its attributes, so all have to be
+            equal: numbers, strings, sublayers, shapes of weights, and functions. A layer that holds
+            any other object is traced separately.
+        method: the name of a method that depends only on the layer and its arguments, and returns a
             tuple.
         *args, **kwargs: tensors and structures of them; other values are constants.
     """
@@ -68,7 +69,7 @@ def call_once_traced(layer: keras.layers.Layer, method: str, *args: Any, **kwarg
         return getattr(layer, method)(*args, **kwargs)
     weights = [tf.convert_to_tensor(variable) for variable in described.variables]
 
-    # Referenced until this returns: its model may be gone already.
+    # Holds a reference until this returns: the layer's model may already be deleted.
     traced = _traced_layer(layer, described.key)
 
     def outputs(which: slice) -> tuple[tuple, dict[str, Any], tuple]:
@@ -77,19 +78,20 @@ def call_once_traced(layer: keras.layers.Layer, method: str, *args: Any, **kwarg
             return _recomputed(function, weights, args, kwargs)
         return function(weights, args, kwargs)
 
-    # Gradients of all outputs of a function are computed if any is asked for. Those after the first
-    # are rarely read: in training they have a function of their own, which then is pruned.
+    # TensorFlow computes the gradients of all outputs of a function if any is requested. Outputs
+    # after the first are rarely read: in training, a separate function computes them, which is then
+    # pruned.
     first = slice(1 if kwargs.get("training") else None)
-    found, updates, of_method = outputs(first)
-    if len(found) < len(of_method):
-        found += outputs(slice(1, None))[0]
+    results, updates, of_method = outputs(first)
+    if len(results) < len(of_method):
+        results += outputs(slice(1, None))[0]
     for i, value in updates.items():
         described.variables[int(i)].assign(value)
-    return found
+    return results
 
 
 def _recomputed(function: Any, weights: list, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """``function(weights, args, kwargs)``, of which only the arguments are kept for gradients."""
+    """Computes ``function(weights, args, kwargs)``; keeps only the arguments for the gradients."""
     import tensorflow as tf
 
     given = (weights, args, kwargs)
@@ -111,8 +113,8 @@ def _recomputed(function: Any, weights: list, args: tuple, kwargs: dict[str, Any
         found = of_tensors(*inputs)
 
         def backward(*upstream: Any) -> list[Any]:
-            # Not before the gradient is there, or all blocks would be recomputed at once. With a
-            # control dependency alone, TensorFlow still computes them early.
+            # The recomputation must wait for the gradient, or all blocks would be recomputed at
+            # once. With a control dependency alone, TensorFlow still recomputes them early.
             first = tf.reshape(upstream[0], [-1])[:1]
             zero = tf.reduce_sum(tf.where(tf.equal(first, first), 0.0, 0.0))
             again = [
@@ -137,9 +139,9 @@ def _recomputed(function: Any, weights: list, args: tuple, kwargs: dict[str, Any
 
 
 def _traced_layer(layer: keras.layers.Layer, described: Hashable) -> keras.layers.Layer:
-    """The layer that is traced in place of this one: an equal layer, or itself."""
+    """Returns the layer that is traced in place of this one: an equal layer, or itself."""
     traced = _traced_layers.get(described)
-    if traced is None or _Description(traced).key != described:  # it was changed since
+    if traced is None or _Description(traced).key != described:  # it has changed since
         traced = _traced_layers[described] = layer
     return traced
 
@@ -158,14 +160,14 @@ def _function(layer: keras.layers.Layer, method: str, outputs: slice, described:
             variables = _Description(layer).variables
             with keras.StatelessScope(zip(variables, weights, strict=True)) as scope:
                 found = getattr(layer, method)(*args, **kwargs)
-            # Seeds of dropout, say.
+            # For example, the seeds of dropout.
             after = enumerate(map(scope.get_current_value, variables))
             changed = {str(i): value for i, value in after if value is not weights[i]}
             # Each trace, such as of a call without scores, has its own number of outputs.
             return found[outputs], changed, (None,) * len(found)
 
         functions[key] = tf.function(call, autograph=False)
-        # It is traced for as many shapes as its callers are.
+        # It is traced for as many shapes as it has callers.
         functions[key]._omit_frequent_tracing_warning = True
     return functions[key]
 
@@ -175,7 +177,7 @@ class _Description:
 
     Attributes:
         key: equal for layers that are equal but for the values of their weights.
-        variables: of the layer and its parts, in the same order for equal layers.
+        variables: the variables of the layer and its sublayers, in the same order for equal layers.
         can_share: whether one trace serves all layers of this key.
     """
 
@@ -191,9 +193,9 @@ class _Description:
         if id(value) in self._seen:
             return "seen", self._seen[id(value)]
         if isinstance(value, list | tuple):
-            return list, tuple(self._of(each) for each in value)
+            return list, tuple(self._of(item) for item in value)
         if isinstance(value, dict):
-            return dict, tuple((self._of(key), self._of(each)) for key, each in value.items())
+            return dict, tuple((self._of(key), self._of(item)) for key, item in value.items())
         self._seen[id(value)] = len(self._seen)
         if isinstance(value, keras.Variable):
             self.variables.append(value)

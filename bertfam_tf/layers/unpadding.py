@@ -1,7 +1,7 @@
-"""From padded batches to lists of real tokens, and back: what is no token is not computed.
+"""Conversion between padded batches and lists of real tokens, so that padding is never computed.
 
-Dense layers, norms and activations treat tokens one by one, so they run on (tokens, width). Only
-attention needs the tokens of an example side by side. Its cost grows with the square of the length,
+Dense layers, norms and activations treat tokens independently, so they run on (tokens, width). Only
+attention needs the tokens of an example in one row. Its cost grows with the square of the length,
 so it pads again by groups of examples of similar length.
 """
 
@@ -15,8 +15,8 @@ from bertfam_tf.layers.fused import split_rows, take, with_gradient
 from bertfam_tf.layers.masks import score_bounds
 from bertfam_tf.layers.tracing import call_once_traced
 
-# More groups have less padding, but each is eight operations in each layer, which take time even if
-# the batch is one example.
+# More groups have less padding, but each group takes eight operations per layer, which cost time
+# even if the batch is one example.
 _GROUPS = 4
 # At most this many examples are considered as the first of a group.
 _MOST_STARTS = 256
@@ -29,8 +29,8 @@ class TokenLayout(NamedTuple):
 
     Fields:
         positions: int32 (tokens,), each token's index among the batch · length positions.
-        tokens: int32 (batch, length), each position's index among the tokens; at padding that of
-            another token of the same example.
+        tokens: int32 (batch, length), each position's index among the tokens; at padding, the index
+            of another token of the same example.
         listed: bool (batch, length), which positions have a token in the list.
         examples: int32 (batch,), indexes among the examples of the batch, longest first.
         counts: int32 (batch,), numbers of tokens, in the order of ``examples``.
@@ -51,8 +51,8 @@ class RealTokens(keras.layers.Layer):
     """The layout of a padded batch.
 
     The first position of each example counts as a token even if it is padding: heads read it, and
-    an example without any token has a place in the list too. It may be attended to in such examples
-    only.
+    an example without any token needs an entry in the list. Other tokens may attend to such a
+    position only in those examples.
 
     Call:
         padding_mask: (batch, length), non-zero at real tokens; padding may be on either side.
@@ -69,7 +69,7 @@ class RealTokens(keras.layers.Layer):
         counts = ops.sum(ops.cast(listed, "int32"), axis=1)
         examples = ops.cast(ops.argsort(-counts), "int32")
         real, counts = take(listed, examples), take(counts, examples)
-        rows, columns = (ops.cast(each, "int32") for each in ops.nonzero(real))  # (tokens,)
+        rows, columns = (ops.cast(indices, "int32") for indices in ops.nonzero(real))  # (tokens,)
         tokens = ops.cumsum(ops.cast(ops.reshape(real, (-1,)), "int32")) - 1
         tokens = ops.reshape(tokens, ops.shape(padding_mask))
         positions = take(examples, rows) * ops.shape(padding_mask)[1] + columns
@@ -98,7 +98,7 @@ class RealTokens(keras.layers.Layer):
 
 
 class AttentionGroup(NamedTuple):
-    """Examples of similar length, side by side and padded to the longest of them.
+    """Examples of similar length, padded to the longest of them.
 
     Fields:
         examples: int32 (size,), indexes among the examples of the batch.
@@ -106,7 +106,7 @@ class AttentionGroup(NamedTuple):
             ``attention.score_bounds``.
         real: bool (size, longest), false at padding.
         to_group: int32 (size, heads, longest), indexes among the tokens · heads vectors of all
-            heads; at padding, those of the example's last token.
+            heads; at padding, the vectors of the example's last token.
         to_tokens: int32 (tokens of the group, heads), indexes among the size · heads · longest
             vectors.
     """
@@ -122,7 +122,7 @@ class AttentionGroups(keras.layers.Layer):
     """Divides a batch into groups of examples, so that attention computes less padding.
 
     Args:
-        num_heads: of the attention.
+        num_heads: the number of attention heads.
 
     Call:
         layout: a ``TokenLayout``.
@@ -144,7 +144,7 @@ class AttentionGroups(keras.layers.Layer):
         starts = ops.cumsum(counts) - counts
         edges = _edges(counts)
         sizes = edges[1:] - edges[:-1]
-        # One more, for groups that start after the last example.
+        # One more entry, for groups that start after the last example.
         longest = take(ops.pad(counts, [[0, 1]], constant_values=1), edges[:-1])
         tokens_before = ops.concatenate([starts, ops.sum(counts, keepdims=True)])
         listed = take(tokens_before, edges)
@@ -198,10 +198,10 @@ class AttentionGroups(keras.layers.Layer):
 
 
 def _edges(counts):
-    """Where groups of consecutive examples start, and the end of the last: int32 (groups + 1,).
+    """Returns where groups of consecutive examples start and the last ends: int32 (groups + 1,).
 
-    They are those with the fewest pairs of positions, by dynamic programming over the examples at
-    which a group may start.
+    Dynamic programming over the examples at which a group may start minimises the number of
+    position pairs.
 
     Args:
         counts: int32 (batch,), numbers of tokens in decreasing order.
@@ -218,18 +218,18 @@ def _edges(counts):
     for _ in range(_GROUPS - 1):
         choices = ops.expand_dims(fewest, 1) + pairs
         fewest = ops.min(choices, axis=0)
-        # The last index of the minimum; Keras' argmin is four times as many operations.
+        # The last index of the minimum; Keras' argmin takes four times as many operations.
         last_starts.append(ops.max(ops.where(choices <= fewest, index, 0), axis=0))
     edges = [ops.shape(starts)[0] - 1]
-    for each in reversed(last_starts):
-        edges.insert(0, each[edges[0]])
+    for starts_of_last in reversed(last_starts):
+        edges.insert(0, starts_of_last[edges[0]])
     return take(starts, ops.stack([0, *edges]))
 
 
 def heads_by_group(x, groups: Sequence[AttentionGroup]):
-    """(tokens, heads · head size) to (size, heads, longest, head size) for each group.
+    """Gathers (tokens, heads · head size) into (size, heads, longest, head size) for each group.
 
-    Padding has the values of another token of the same example, and takes no part in gradients.
+    Padding has the values of another token of the same example, and gets no gradient.
     """
     size = x.shape[-1] // groups[0].to_group.shape[1]
 
@@ -244,7 +244,7 @@ def heads_by_group(x, groups: Sequence[AttentionGroup]):
 
 
 def tokens_of_groups(heads: Sequence[Any], groups: Sequence[AttentionGroup]):
-    """The reverse of ``heads_by_group``."""
+    """Inverts ``heads_by_group``."""
 
     def gather(*heads):
         return _list_tokens(heads, groups)
@@ -270,25 +270,25 @@ def _list_tokens(heads, groups):
 
 
 def in_order(x: Sequence[Any], groups: Sequence[AttentionGroup]):
-    """Concatenates (size, …) of all groups in the order of the batch, (batch, …)."""
+    """Concatenates the (size, …) tensors of all groups in the order of the batch, (batch, …)."""
     examples = ops.concatenate([group.examples for group in groups])
     return take(ops.concatenate(x, axis=0), ops.argsort(examples))
 
 
 def unpad(x, layout: TokenLayout | None):
-    """(batch, length, …) to (tokens, …); ``x`` itself if the layout is None."""
+    """Converts (batch, length, …) to (tokens, …); does nothing if the layout is None."""
     if layout is None:
         return x
     return take(ops.reshape(x, (-1, *x.shape[2:])), layout.positions)
 
 
 def first_tokens(x, layout: TokenLayout | None):
-    """The first position of each example: (batch, length, …) or (tokens, …) to (batch, …)."""
+    """Selects each example's first position: (batch, length, …) or (tokens, …) to (batch, …)."""
     return x[:, 0] if layout is None else take(x, layout.tokens[:, 0])
 
 
 def pad(x, layout: TokenLayout | None):
-    """(tokens, …) to (batch, length, …), with zeros at padding.
+    """Converts (tokens, …) to (batch, length, …), with zeros at padding.
 
     ``x`` itself if the layout is None.
     """
@@ -299,9 +299,9 @@ def pad(x, layout: TokenLayout | None):
 
 def _pad(x, layout):
     def gather(x):
-        found = take(x, layout.tokens)
-        axes = tuple(range(2, len(found.shape)))
-        return found * ops.cast(ops.expand_dims(layout.listed, axes), found.dtype)
+        padded = take(x, layout.tokens)
+        axes = tuple(range(2, len(padded.shape)))
+        return padded * ops.cast(ops.expand_dims(layout.listed, axes), padded.dtype)
 
     def gradient(upstream):
         return unpad(upstream, layout)
@@ -310,7 +310,7 @@ def _pad(x, layout):
 
 
 class _Pad(keras.Operation):
-    """``pad`` in models that are being wired."""
+    """``pad`` as a layer, for models that are being wired."""
 
     def call(self, x, layout):
         return _pad(x, layout)

@@ -15,16 +15,18 @@ class _Counts(keras.metrics.Metric):
         self._counts = [self.add_weight(name=count, initializer="zeros") for count in counts]
 
     def _decisions(self, y_true: Any, y_pred: Any) -> tuple[Any, Any]:
-        """Both as booleans of the same shape; the first axis is the batch."""
+        """Returns both as booleans of the same shape; the first axis is the batch."""
         raise NotImplementedError
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
-        true, found = self._decisions(ops.convert_to_tensor(y_true), ops.convert_to_tensor(y_pred))
+        true, predicted = self._decisions(
+            ops.convert_to_tensor(y_true), ops.convert_to_tensor(y_pred)
+        )
         weight: Any = 1.0
         if sample_weight is not None:
             weight = ops.cast(sample_weight, self.dtype)
             weight = ops.reshape(weight, (-1, *[1] * (len(true.shape) - 1)))
-        pairs = [(true, found), (~true, found), (true, ~found), (~true, ~found)]
+        pairs = [(true, predicted), (~true, predicted), (true, ~predicted), (~true, ~predicted)]
         for count, (a, b) in zip(self._counts, pairs, strict=True):
             count.assign_add(ops.sum(ops.cast(a & b, self.dtype) * weight))
 
@@ -63,7 +65,8 @@ class F1(_OfTwoLabels):
 
 
 class Precision(_OfTwoLabels):
-    """The share of examples predicted as the second of two labels that have it; 0 for none.
+    """Precision of the second of two labels: correct predictions of it / predictions of it; 0 for
+    none.
 
     Update as for ``F1``.
     """
@@ -77,7 +80,7 @@ class Precision(_OfTwoLabels):
 
 
 class Recall(_OfTwoLabels):
-    """The share of examples with the second of two labels that are predicted so; 0 for none.
+    """Recall of the second of two labels: correct predictions of it / examples of it; 0 for none.
 
     Update as for ``F1``.
     """
@@ -94,7 +97,7 @@ class AUC(keras.metrics.AUC):
     """``keras.metrics.AUC`` of the second of two labels: the area under the ROC curve.
 
     Args:
-        **kwargs: of ``keras.metrics.AUC``, such as ``curve="PR"``.
+        **kwargs: arguments of ``keras.metrics.AUC``, such as ``curve="PR"``.
 
     Update:
         y_true: 0 or 1, (batch,).
@@ -115,7 +118,7 @@ class AUC(keras.metrics.AUC):
 class Matthews(_OfTwoLabels):
     """Matthews correlation coefficient for two labels (Matthews 1975), CoLA's metric.
 
-    0 without examples, and if only one label is given or predicted. Update as for ``F1``.
+    0 without examples, and if all labels or all predictions are the same. Update as for ``F1``.
     """
 
     def __init__(self, name: str = "matthews", **kwargs: Any):

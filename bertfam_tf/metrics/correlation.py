@@ -74,7 +74,7 @@ class Spearman(keras.metrics.Metric):
         return tf.cast(_correlation(*sums), self.dtype)
 
     def _parts(self) -> tuple[tf.Variable, ...]:
-        """The variable of this replica; outside a replica context, those of all replicas."""
+        """Returns the variable of this replica; outside a replica context, of all replicas."""
         here = tf.distribute.get_strategy() is self._strategy
         if here and not tf.distribute.in_cross_replica_context():
             return (self._seen,)
@@ -86,7 +86,7 @@ def _numbers(values: Any, dtype: tf.DType) -> tf.Tensor:
 
 
 def _ranks(values: tf.Tensor) -> tf.Tensor:
-    """Twice the rank of each value, from 1; ties get the mean of their ranks."""
+    """Returns twice the rank of each value, from 1; ties get the mean of their ranks."""
     order = tf.sort(values)
     below = tf.searchsorted(order, values, side="left")
     return below + tf.searchsorted(order, values, side="right")

@@ -1,8 +1,8 @@
 """Precision, recall and F1 of entities (CoNLL-2003, Tjong Kim Sang & De Meulder).
 
-The rule is that of the shared task's script ``conlleval``, which ``seqeval`` also uses by default.
-It treats all schemes in the same way, and accepts sequences that violate them: words are one entity
-as long as each tag continues the previous one (``continues``).
+The rule is the same as in the shared task's script ``conlleval``, and ``seqeval``'s default. It
+treats all schemes in the same way, and accepts sequences that violate them: words are one entity as
+long as each tag continues the previous one (``continues``).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Entity(NamedTuple):
 
     Fields:
         label: the type, such as ``"PER"``; ``"_"`` for tags without one, such as ``"B"``.
-        start: index of the first word.
-        end: index after the last word.
+        start: the index of the first word.
+        end: the index after the last word.
     """
 
     label: str
@@ -33,13 +33,13 @@ class Entity(NamedTuple):
 
 
 def parse(tag: str) -> tuple[str, str]:
-    """A tag's prefix and type: ``"B-PER"`` is ``("B", "PER")``, ``"O"`` is ``("O", "")``.
+    """Returns a tag's prefix and type: ``"B-PER"`` is ``("B", "PER")``, ``"O"`` is ``("O", "")``.
 
-    Tags are ``"O"``, or ``"B"``, ``"I"``, ``"E"`` or ``"S"``, alone or with ``"-"`` and a type:
-    those of IOB1, IOB2 (also called BIO), IOE and IOBES.
+    Tags are ``"O"``, or ``"B"``, ``"I"``, ``"E"`` or ``"S"``, alone or with ``"-"`` and a type: as
+    in IOB1, IOB2 (also called BIO), IOE and IOBES.
 
     Raises:
-        ValueError: for another tag.
+        ValueError: if the tag is another one.
     """
     if tag == OUTSIDE:
         return OUTSIDE, ""
@@ -53,7 +53,7 @@ def parse(tag: str) -> tuple[str, str]:
 
 
 def marks_entities(tags: Iterable[str]) -> bool:
-    """Whether ``parse`` can read all tags, and at least one is not ``"O"``."""
+    """Returns whether ``parse`` can read all tags, and at least one is not ``"O"``."""
     tags = set(tags)
     try:
         for tag in tags:
@@ -64,7 +64,7 @@ def marks_entities(tags: Iterable[str]) -> bool:
 
 
 def continues(before: str, tag: str) -> bool:
-    """Whether a word belongs to the same entity as the previous word, given their tags.
+    """Returns whether a word belongs to the same entity as the previous word, given their tags.
 
     It does if the types are the same, ``before`` is a B or I, and ``tag`` an I or E.
     """
@@ -73,30 +73,30 @@ def continues(before: str, tag: str) -> bool:
 
 
 def entities(tags: Sequence[str]) -> list[Entity]:
-    """The entities of a sentence, in order.
+    """Returns the entities of a sentence, in order.
 
     Args:
         tags: one for each word, in IOB1, IOB2 or IOBES.
 
     Raises:
-        ValueError: for a tag that ``parse`` cannot read.
+        ValueError: if ``parse`` cannot read a tag.
     """
-    found: list[Entity] = []
+    spans: list[Entity] = []
     before = OUTSIDE
     for place, tag in enumerate(tags):
         prefix, kind = parse(tag)
         if continues(before, tag):
-            found[-1] = found[-1]._replace(end=place + 1)
+            spans[-1] = spans[-1]._replace(end=place + 1)
         elif prefix != OUTSIDE:
-            found.append(Entity(kind, place, place + 1))
+            spans.append(Entity(kind, place, place + 1))
         before = tag
-    return found
+    return spans
 
 
 def entity_scores(
     y_true: Sequence[Sequence[str]], y_pred: Sequence[Sequence[str]]
 ) -> dict[str, float]:
-    """Micro-averaged scores of entities, as ``conlleval`` counts them.
+    """Computes micro-averaged scores of entities, as ``conlleval`` does.
 
     An entity is correct if its type, its first and its last word are correct.
 
@@ -113,8 +113,8 @@ def entity_scores(
     """
     accuracy = word_accuracy(y_true, y_pred)
     hits = gold = guesses = 0
-    for expected, given in zip(y_true, y_pred, strict=True):
-        spans, guessed = set(entities(expected)), set(entities(given))
+    for expected, predicted in zip(y_true, y_pred, strict=True):
+        spans, guessed = set(entities(expected)), set(entities(predicted))
         hits += len(spans & guessed)
         gold += len(spans)
         guesses += len(guessed)
@@ -127,7 +127,7 @@ def entity_scores(
 
 
 def word_accuracy(y_true: Sequence[Sequence[str]], y_pred: Sequence[Sequence[str]]) -> float:
-    """The share of words with the correct tag, 0 without words; for any kind of tags.
+    """Returns the share of words with the correct tag, 0 without words; for any kind of tags.
 
     Args:
         y_true: the gold tags of each sentence.
@@ -139,12 +139,12 @@ def word_accuracy(y_true: Sequence[Sequence[str]], y_pred: Sequence[Sequence[str
     if len(y_true) != len(y_pred):
         raise ValueError(f"{len(y_pred)} sentences were predicted, expected {len(y_true)}.")
     right = words = 0
-    for row, (expected, given) in enumerate(zip(y_true, y_pred, strict=True)):
-        if len(expected) != len(given):
+    for row, (expected, predicted) in enumerate(zip(y_true, y_pred, strict=True)):
+        if len(expected) != len(predicted):
             raise ValueError(
-                f"Sentence {row} has {len(given)} predicted tags, expected {len(expected)}."
+                f"Sentence {row} has {len(predicted)} predicted tags, expected {len(expected)}."
             )
-        right += sum(a == b for a, b in zip(expected, given, strict=True))
+        right += sum(a == b for a, b in zip(expected, predicted, strict=True))
         words += len(expected)
     return _share(right, words)
 

@@ -1,4 +1,4 @@
-"""Scores of rankings: of the documents of each query, and of what a search finds."""
+"""Scores of rankings: of each query's documents, and of search results."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class _OfLists(keras.metrics.Mean):
         order = tf.argsort(
             tf.where(missing, -np.inf, scores), axis=-1, direction="DESCENDING", stable=True
         )
-        found = tf.gather(true, order, batch_dims=1)[:, : self.k]
+        ranked = tf.gather(true, order, batch_dims=1)[:, : self.k]
         weight = tf.cast(tf.reduce_any(true > 0, axis=-1), tf.float32)
         if sample_weight is not None:
             weight *= tf.cast(sample_weight, tf.float32)
-        super().update_state(self._scored(found, true), weight)
+        super().update_state(self._scored(ranked, true), weight)
 
-    def _scored(self, found: tf.Tensor, true: tf.Tensor) -> tf.Tensor:
-        """The score of each query (batch,), from the relevance of the first documents."""
+    def _scored(self, ranked: tf.Tensor, true: tf.Tensor) -> tf.Tensor:
+        """Returns the score of each query (batch,), from the relevance of the first documents."""
         raise NotImplementedError
 
     def get_config(self) -> dict[str, Any]:
@@ -54,9 +54,9 @@ class NDCG(_OfLists):
     def __init__(self, k: int = 10, name: str | None = None, **kwargs: Any):
         super().__init__(k, name or f"ndcg_{k}", **kwargs)
 
-    def _scored(self, found: tf.Tensor, true: tf.Tensor) -> tf.Tensor:
+    def _scored(self, ranked: tf.Tensor, true: tf.Tensor) -> tf.Tensor:
         best = tf.sort(true, direction="DESCENDING")[:, : self.k]
-        return tf.math.divide_no_nan(_discounted(found), _discounted(best))
+        return tf.math.divide_no_nan(_discounted(ranked), _discounted(best))
 
 
 class MRR(_OfLists):
@@ -65,10 +65,11 @@ class MRR(_OfLists):
     def __init__(self, k: int = 10, name: str | None = None, **kwargs: Any):
         super().__init__(k, name or f"mrr_{k}", **kwargs)
 
-    def _scored(self, found: tf.Tensor, true: tf.Tensor) -> tf.Tensor:
-        ranks = tf.range(1, tf.shape(found)[1] + 1, dtype=tf.float32)
+    def _scored(self, ranked: tf.Tensor, true: tf.Tensor) -> tf.Tensor:
+        ranks = tf.range(1, tf.shape(ranked)[1] + 1, dtype=tf.float32)
         return tf.reduce_max(
-            tf.concat([tf.where(found > 0, 1 / ranks, 0.0), tf.zeros_like(found[:, :1])], 1), axis=1
+            tf.concat([tf.where(ranked > 0, 1 / ranks, 0.0), tf.zeros_like(ranked[:, :1])], 1),
+            axis=1,
         )
 
 
@@ -78,18 +79,18 @@ def _discounted(relevance: tf.Tensor) -> tf.Tensor:
 
 
 def unit_length(vectors: np.ndarray) -> np.ndarray:
-    """Vectors (rows, width) divided by their lengths, whose dot products are cosines."""
+    """Divides vectors (rows, width) by their lengths, so that their dot products are cosines."""
     return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
 
 
 def nearest(
     queries: np.ndarray, documents: np.ndarray, k: int = 10, *, rows: int = 1024
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The documents with the largest dot product for each query, by comparing all.
+    """Returns the documents with the largest dot product for each query, by comparing all.
 
     Args:
-        queries: vectors (queries, width).
-        documents: vectors (documents, width).
+        queries: the vectors (queries, width).
+        documents: the vectors (documents, width).
         k: the number of documents, at most as many as there are.
         rows: queries that are compared at once.
 
@@ -97,7 +98,7 @@ def nearest(
         indices, int64, and dot products, float32; both (queries, k), the best first.
 
     Raises:
-        ValueError: for vectors of different widths, or ``k`` out of range.
+        ValueError: if the vectors' widths differ, or ``k`` is out of range.
     """
     if queries.ndim != 2 or documents.ndim != 2 or queries.shape[1] != documents.shape[1]:
         raise ValueError(
@@ -106,15 +107,15 @@ def nearest(
         )
     if not 1 <= k <= len(documents):
         raise ValueError(f"k must be from 1 to the {len(documents)} documents, got {k}.")
-    found, scores = [], []
+    indices, scores = [], []
     for start in range(0, len(queries), rows):
         products = queries[start : start + rows] @ documents.T
         best = np.argsort(-products, axis=1, kind="stable")[:, :k]
-        found.append(best)
+        indices.append(best)
         scores.append(np.take_along_axis(products, best, axis=1))
-    if not found:
+    if not indices:
         return np.zeros((0, k), np.int64), np.zeros((0, k), np.float32)
-    return np.concatenate(found), np.concatenate(scores)
+    return np.concatenate(indices), np.concatenate(scores)
 
 
 def retrieval_scores(
@@ -122,7 +123,7 @@ def retrieval_scores(
     relevant: Sequence[Mapping[int, float] | Sequence[int]],
     k: int = 10,
 ) -> dict[str, float]:
-    """Scores of a search, as means over the queries.
+    """Computes scores of search results, as means over the queries.
 
     Args:
         found: for each query the documents that a search found, best first.
@@ -135,26 +136,28 @@ def retrieval_scores(
         that is among the first ``k``, from 0 to 1.
 
     Raises:
-        ValueError: for different numbers of queries, or a query without a relevant document.
+        ValueError: if the numbers of queries differ, or a query has no relevant document.
     """
     if len(found) != len(relevant) or not len(found):
         raise ValueError(
-            f"Answers and relevant documents must be of the same queries, at least one; got "
-            f"{len(found)} and {len(relevant)}."
+            "Search results and relevant documents must be for the same number of queries, at "
+            f"least 1, got {len(found)} and {len(relevant)}."
         )
     rows = []
-    for row, (documents, wanted) in enumerate(zip(found, relevant, strict=True)):
-        gains = dict(wanted) if isinstance(wanted, Mapping) else dict.fromkeys(wanted, 1.0)
+    for row, (documents, relevances) in enumerate(zip(found, relevant, strict=True)):
+        gains = (
+            dict(relevances) if isinstance(relevances, Mapping) else dict.fromkeys(relevances, 1.0)
+        )
         best = sorted((gain for gain in gains.values() if gain > 0), reverse=True)
         if not best:
             raise ValueError(f"Query {row} has no relevant document.")
-        given = [gains.get(each, 0.0) for each in documents[:k]]
-        hits = [i for i, gain in enumerate(given) if gain > 0]
+        gained = [gains.get(document, 0.0) for document in documents[:k]]
+        hits = [i for i, gain in enumerate(gained) if gain > 0]
         discounts = 1 / np.log2(np.arange(2, k + 2))
         ideal = float(np.dot(best[:k], discounts[: len(best[:k])]))
         rows.append(
             (
-                float(np.dot(given, discounts[: len(given)])) / ideal,
+                float(np.dot(gained, discounts[: len(gained)])) / ideal,
                 1 / (hits[0] + 1) if hits else 0.0,
                 len(hits) / len(best),
             )

@@ -20,24 +20,24 @@ _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalize(answer: str) -> str:
-    """Lower-cases an answer, and removes ASCII punctuation, articles and extra white space."""
+    """Lower-cases an answer; removes ASCII punctuation, articles and extra white space."""
     bare = answer.lower().translate(_NO_PUNCTUATION)
     return " ".join(_ARTICLES.sub(" ", bare).split())
 
 
 def exact_match(prediction: str, answers: Sequence[str]) -> float:
-    """1.0 if a normalized gold answer is the normalized prediction, else 0.0.
+    """Returns 1.0 if the normalized prediction is a normalized gold answer, else 0.0.
 
     Args:
         prediction: "" for no answer.
         answers: gold answers; the best match is used. Answers that are empty after normalization
             are padding; if there are no others, the question has no answer, and "" is correct.
     """
-    return _best(lambda found, gold: float(found == gold), prediction, answers)
+    return _best(lambda predicted, gold: float(predicted == gold), prediction, answers)
 
 
 def f1(prediction: str, answers: Sequence[str]) -> float:
-    """F1 of the words of the normalized prediction, from 0 to 1.
+    """Computes the F1 of the words of the normalized prediction, from 0 to 1.
 
     Arguments as for ``exact_match``; if either has no words, 1 if both have none, else 0.
     """
@@ -57,7 +57,7 @@ class Threshold(NamedTuple):
 
 
 def squad_scores(predictions: Sequence[str], answers: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Mean scores in percent.
+    """Computes mean scores in percent.
 
     Args:
         predictions: one for each question; "" for no answer.
@@ -69,7 +69,7 @@ def squad_scores(predictions: Sequence[str], answers: Sequence[Sequence[str]]) -
         ``no_answer_f1``, for these questions only.
 
     Raises:
-        ValueError: for lists that differ in length, or no questions.
+        ValueError: if the lists differ in length, or there are no questions.
     """
     _check_lengths(predictions=predictions, answers=answers)
     rows = list(zip(predictions, answers, strict=True))
@@ -92,12 +92,13 @@ def best_threshold(
     no_answer_scores: Sequence[float],
     metric: Callable[[str, Sequence[str]], float] = f1,
 ) -> Threshold:
-    """The threshold with the highest mean score, computed as in SQuAD 2.0's script.
+    """Returns the threshold with the highest mean score, computed as in SQuAD 2.0's script.
 
     Args:
         predictions: one for each question, without applying a threshold.
-        answers: as for ``squad_scores``.
-        no_answer_scores: for each question, the score of no answer minus that of the prediction.
+        answers: the same as for ``squad_scores``.
+        no_answer_scores: for each question, the score of no answer minus the score of the
+            prediction.
         metric: ``f1`` or ``exact_match``.
 
     Returns:
@@ -105,16 +106,16 @@ def best_threshold(
         for all questions is best.
 
     Raises:
-        ValueError: for lists that differ in length, no questions, or a score that is NaN.
+        ValueError: if the lists differ in length, there are no questions, or a score is NaN.
     """
     _check_lengths(predictions=predictions, answers=answers, no_answer_scores=no_answer_scores)
     scores = np.asarray(no_answer_scores, float)
     if np.isnan(scores).any():
         raise ValueError(f"no_answer_scores[{int(np.isnan(scores).argmax())}] is NaN.")
     withheld = (~_has_answer(answers)).astype(float)
-    given = [metric(*row) for row in zip(predictions, answers, strict=True)]
+    predicted_scores = [metric(*row) for row in zip(predictions, answers, strict=True)]
     order = np.argsort(scores, kind="stable")
-    steps = np.concatenate([[withheld.sum()], (np.array(given) - withheld)[order]])
+    steps = np.concatenate([[withheld.sum()], (np.array(predicted_scores) - withheld)[order]])
     totals, thresholds = np.cumsum(steps), np.concatenate([[-math.inf], scores[order]])
     # A threshold cannot separate predictions with the same score.
     last = np.append(thresholds[1:] != thresholds[:-1], True)
@@ -134,16 +135,16 @@ def _has_answer(answers: Sequence[Sequence[str]]) -> np.ndarray:
 def _best(score: Callable[[str, str], float], prediction: str, answers: Sequence[str]) -> float:
     if isinstance(answers, str):
         raise ValueError(f"Gold answers must be a list of strings, got the string {answers!r}.")
-    found = normalize(prediction)
-    return max(score(found, gold) for gold in _gold(answers))
+    predicted = normalize(prediction)
+    return max(score(predicted, gold) for gold in _gold(answers))
 
 
-def _f1(found: str, gold: str) -> float:
-    words, wanted = found.split(), gold.split()
-    if not words or not wanted:
-        return float(words == wanted)
-    shared = sum((Counter(words) & Counter(wanted)).values())
-    return 2 * shared / (len(words) + len(wanted))
+def _f1(predicted: str, gold: str) -> float:
+    words, gold_words = predicted.split(), gold.split()
+    if not words or not gold_words:
+        return float(words == gold_words)
+    shared = sum((Counter(words) & Counter(gold_words)).values())
+    return 2 * shared / (len(words) + len(gold_words))
 
 
 def _check_lengths(**lists: Sequence[Any]) -> None:

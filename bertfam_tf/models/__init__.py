@@ -39,7 +39,7 @@ _register_families()
 
 
 def config_of(family: str, size: str = "base", **overrides: Any) -> Any:
-    """The config of a published size, with fields overridden.
+    """Returns the config of a published size, with fields overridden.
 
     Args:
         family: a name from ``families()``.
@@ -47,7 +47,7 @@ def config_of(family: str, size: str = "base", **overrides: Any) -> Any:
         **overrides: config fields, such as ``num_layers=4``.
 
     Raises:
-        ValueError: for an unknown family, size or field; the text names the nearest.
+        ValueError: if the family, size or field is unknown; the message names the nearest.
     """
     record = registry.get(family)
     if size not in record.sizes:
@@ -63,16 +63,16 @@ def build(
     dtype: Any = None,
     **overrides: Any,
 ) -> Backbone:
-    """A backbone with random weights.
+    """Returns a backbone with random weights.
 
     Args:
-        parts, dtype: as for ``Backbone``; other arguments and errors as for ``config_of``.
+        parts, dtype: the same as for ``Backbone``; other arguments and errors as for ``config_of``.
     """
     return Backbone(family, config_of(family, size, **overrides), parts=parts, dtype=dtype)
 
 
 def count_parameters(family: str, size: str = "base", **overrides: Any) -> int:
-    """Number of parameters of a backbone, counted without allocating them."""
+    """Returns the number of parameters of a backbone, counted without allocating them."""
 
     def count() -> int:
         with keras.StatelessScope(initialize_variables=False):

@@ -55,7 +55,7 @@ class AlbertConfig(bert.BertConfig):
 
 
 def wire(config: AlbertConfig, parts: Parts) -> tuple[dict, dict]:
-    """As BERT's, with a projection after the embeddings and shared parts in the blocks."""
+    """Wires BERT with a projection after the embeddings and shared layers in the blocks."""
     inputs = encoder.inputs(config)
     x = encoder.embed(config, parts, inputs, width=config.embedding_size)
     if config.project_embeddings:
@@ -86,7 +86,7 @@ def _blocks(config: AlbertConfig, parts: Parts) -> list[layers.TransformerBlock]
     def part(make, kind, *index):
         shared = parts("_".join(map(str, (kind, *index))), make, config)
         if not shared.built:
-            # Built here, so that its weights' paths do not begin with the first block's name.
+            # Built here, so that its weights' paths do not start with the first block's name.
             shared.build((None, None, config.hidden_size))
         return shared
 
@@ -167,7 +167,7 @@ HUGGINGFACE = replace(
 
 
 def _grouped(weights: Mapping[str, str], layer: str, grouped: str) -> dict[str, str]:
-    """A table of BERT's for ALBERT's paths, with ``grouped`` in place of ``layer`` in names."""
+    """Adapts a table of BERT to ALBERT's paths, with ``grouped`` in place of ``layer`` in names."""
     return {
         re.sub(r"layer_\{i\}/(\w+)/", r"\1_{g}_{k}/", path): name.replace(layer, grouped)
         for path, name in weights.items()

@@ -1,4 +1,4 @@
-"""The base class of configs, and the Keras model that a family's wiring makes."""
+"""The base class of configs, and the Keras model that a family's wiring builds."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Config:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        """A config from a dict.
+        """Returns a config from a dict.
 
         Raises:
-            ValueError: for a key that is not a field (the text names the nearest one), or a value
-                of another type than the field's or out of its range.
+            ValueError: if a key is not a field (the message names the nearest one), or a value has
+                the wrong type or is out of range.
         """
         types = typing.get_type_hints(cls)
         for name, value in values.items():
@@ -55,13 +55,13 @@ class Config:
         return cls(**{**values, **lists})
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields as plain values."""
+        """Returns all fields as plain values."""
         fields = dataclasses.asdict(self)
         return {k: list(v) if isinstance(v, tuple) else v for k, v in fields.items()}
 
 
 def _check_tuple(name: str, value: Any, kind: type) -> None:
-    if not isinstance(value, list | tuple) or any(type(each) is not kind for each in value):
+    if not isinstance(value, list | tuple) or any(type(item) is not kind for item in value):
         raise ValueError(f"{name} must be a list of {kind.__name__}, got {truncated_repr(value)}.")
     low, high = _bounds("", kind is float)
     for each in value:
@@ -93,7 +93,7 @@ def _bounds(name: str, floats: bool) -> tuple[float, float]:
 
 
 def _empty(tokens: Any, spec: Any) -> Any:
-    """Tensors of length 0 for the batch."""
+    """Returns tensors of length 0 for the batch."""
 
     def tensor(like):
         x = ops.cast(tokens[:, :0], like.dtype)
@@ -138,7 +138,7 @@ _SCOPE = threading.local()
 
 @contextlib.contextmanager
 def unpadding(enabled: bool) -> Iterator[None]:
-    """Scope in which backbones compute real tokens only, or padding too.
+    """Returns a scope in which backbones compute real tokens only, or padding too.
 
     The outermost scope of a thread decides. Without any, backbones compute padding.
 
@@ -156,7 +156,7 @@ def unpadding(enabled: bool) -> Iterator[None]:
 
 
 def leaving_padding_out() -> bool:
-    """Whether the scope of ``unpadding`` says so; outside of any scope, no."""
+    """Returns whether the scope of ``unpadding`` says so; outside of any scope, no."""
     return bool(getattr(_SCOPE, "enabled", None))
 
 
@@ -169,10 +169,10 @@ class Backbone(keras.Model):
         config: that family's config, or a dict of its fields.
         parts: existing layers by name, whose weights this model shares: ``parts`` of another
             backbone, or a subset of them. Other layers are new.
-        dtype: dtype policy of the new layers and of this model; None for Keras' global one.
+        dtype: the dtype policy of the new layers and of this model; None for Keras' global one.
         unpadded: whether only real tokens are computed, where the family can. Weights and outputs
             are the same, except at padding.
-        outputs: names of the outputs that the model has; None for all.
+        outputs: the names of the outputs that the model has; None for all.
 
     Call:
         inputs: dict of int32 tensors (batch, length): ``token_ids``, in families that read
@@ -186,8 +186,8 @@ class Backbone(keras.Model):
             query (second axis) must not attend to a key (third axis), by default nowhere;
             ``target_mapping`` (batch, predictions, length) is 1 at the position of a prediction, by
             default there is none.
-        outputs: name of the output to return, or several names, so that nothing else is computed;
-            None for all.
+        outputs: the name of the output to return, or several names, so that nothing else is
+            computed; None for all.
 
     Returns:
         Dict of ``sequence_output`` (batch, length, hidden), ``first_token`` (batch, hidden), its
@@ -200,15 +200,15 @@ class Backbone(keras.Model):
         call; ``last_token`` (batch, hidden), the output at the last real token of each example;
         ``query_output`` (batch, predictions, hidden).
 
-        At padding, outputs with a value for each position mean nothing, and depend on how the
-        model runs: mask them with ``padding_mask``. Unpadded models, as in ``fit``, ``predict``
-        and SavedModels, have zeros there in ``sequence_output``, ``hidden_states``, ``queries``,
+        At padding, outputs with a value for each position mean nothing, and depend on how the model
+        runs: mask them with ``padding_mask``. Unpadded models, as in ``fit``, ``predict`` and
+        SavedModels, have zeros there in ``sequence_output``, ``hidden_states``, ``queries``,
         ``keys`` and ``values``, and in ``attention_scores`` at most a bias of relative positions.
         The first position of an example is always computed, also if it is padding. Padded models,
-        as in a direct call and in ``.tflite`` files, have what the layers compute there.
+        as in a direct call and in ``.tflite`` files, return the layers' results there.
 
     Raises:
-        ValueError: for an unknown family, config field, input or output, or a missing input.
+        ValueError: if a family, config field, input or output is unknown, or an input is missing.
     """
 
     def __init__(
@@ -227,10 +227,10 @@ class Backbone(keras.Model):
         typed: Any = record.config.from_dict(fields)
         names = None if outputs is None else tuple(outputs)
         wired = Parts(parts, dtype, unpadded=unpadded, outputs=names)
-        inputs, made = record.wire(typed, wired)
-        made.setdefault("first_token", made["sequence_output"][:, 0, :])
+        inputs, outputs_by_name = record.wire(typed, wired)
+        outputs_by_name.setdefault("first_token", outputs_by_name["sequence_output"][:, 0, :])
         kwargs.setdefault("name", f"{family}_backbone")
-        super().__init__(inputs=inputs, outputs=_named(made, names), **kwargs)
+        super().__init__(inputs=inputs, outputs=_named(outputs_by_name, names), **kwargs)
         self.dtype_policy = wired.dtype_policy
         self.family = family
         self.config = typed
@@ -262,10 +262,10 @@ class Backbone(keras.Model):
         return self._variant(unpadded, names)(inputs, training=training)
 
     def complete(self, given: dict[str, Any]) -> dict[str, Any]:
-        """The inputs of this model: others are dropped, and defaults added.
+        """Returns the inputs of this model: others are dropped, and defaults added.
 
         Raises:
-            ValueError: for an unknown input, or a missing one without a default.
+            ValueError: if an input is unknown, or one without a default is missing.
         """
         for name in given:
             if name not in _INPUTS:
@@ -292,16 +292,16 @@ class Backbone(keras.Model):
         }
 
     def weights_of(self, *outputs: str, layers: Sequence[int] = ()) -> list[keras.Variable]:
-        """The weights that the named outputs depend on, so no pooler's unless it is named.
+        """Returns the weights that the named outputs depend on, so no pooler's unless it is named.
 
         Args:
-            outputs: names of outputs.
-            layers: of a list, the indices of the tensors that count; none for all.
+            outputs: the names of outputs.
+            layers: for outputs that are lists, the indices of the tensors that count; none for all.
         """
-        found = [self.output[name] for name in outputs]
+        tensors = [self.output[name] for name in outputs]
         if layers:
-            found = [[x[i] for i in layers] if isinstance(x, list) else x for x in found]
-        return keras.Model(self.input, found).weights
+            tensors = [[x[i] for i in layers] if isinstance(x, list) else x for x in tensors]
+        return keras.Model(self.input, tensors).weights
 
     @property
     def max_length(self) -> int | None:
@@ -330,7 +330,7 @@ def _names(outputs: str | Iterable[str] | None) -> tuple[str, ...] | None:
 
 
 def _named(outputs: dict[str, Any], names: Iterable[str] | None) -> dict[str, Any]:
-    """The outputs of these names; all for None."""
+    """Returns the outputs of these names; all for None."""
     if names is None:
         return outputs
     for name in names:
@@ -340,7 +340,7 @@ def _named(outputs: dict[str, Any], names: Iterable[str] | None) -> dict[str, An
 
 
 def _variant(backbone: Backbone, unpadded: bool, outputs: tuple[str, ...] | None) -> Backbone:
-    """A model of the same layers that computes real tokens only, or fewer outputs."""
+    """Returns a model of the same layers that computes real tokens only, or fewer outputs."""
     return Backbone(
         backbone.family,
         backbone.config,
@@ -352,7 +352,7 @@ def _variant(backbone: Backbone, unpadded: bool, outputs: tuple[str, ...] | None
 
 
 def plain_weights(model: keras.layers.Layer) -> dict[str, np.ndarray]:
-    """Weights by path, with LoRA's updates merged into them."""
+    """Returns weights by path, with LoRA's updates merged into them."""
     merged = {
         layer._kernel.path: layer.kernel for layer in dense_layers(model) if layer.lora_enabled
     }
@@ -364,5 +364,5 @@ def plain_weights(model: keras.layers.Layer) -> dict[str, np.ndarray]:
 
 
 def dense_layers(model: keras.layers.Layer) -> Iterator[keras.layers.Dense]:
-    """The dense layers in a model, or in a layer."""
+    """Returns the dense layers in a model, or in a layer."""
     return (x for x in model._flatten_layers() if isinstance(x, keras.layers.Dense))

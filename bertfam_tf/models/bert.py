@@ -24,8 +24,8 @@ class BertConfig(Config):
     ``heads_per_layer`` is the number of heads of each layer of a model with pruned heads; empty for
     ``num_heads`` in all. ``pooler`` is false for checkpoints that were published without one.
     ``classifier_dropout`` is the rate in classification heads; None for ``dropout``.
-    ``lm_activation`` and ``lm_norm_epsilon`` are those of the masked LM head of a library in which
-    they differ from the published model's; None for the latter.
+    ``lm_activation`` and ``lm_norm_epsilon`` belong to the masked LM head, for libraries in which
+    they differ from the published model's; None for the published model's.
     """
 
     vocab_size: int = 30522
@@ -49,7 +49,7 @@ class BertConfig(Config):
 
 
 def wire(config: BertConfig, parts: Parts) -> tuple[dict, dict]:
-    """Token + position + segment embeddings, norm; blocks; tanh pooler on the first token."""
+    """Wires token + position + segment embeddings, norm; blocks; tanh pooler on the first token."""
     inputs = encoder.inputs(config)
     x = encoder.embed(config, parts, inputs)
     return inputs, encoder.encode(config, parts, x, inputs["padding_mask"])

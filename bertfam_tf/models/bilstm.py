@@ -25,7 +25,7 @@ from bertfam_tf.validation import in_range
 class BiLstmConfig(Config):
     """Differs from BERT: word vectors and an LSTM in each direction; no attention, no segments.
 
-    ``hidden_size`` is the width of both directions together, ``intermediate_size`` that of the
+    ``hidden_size`` is the width of both directions together, ``intermediate_size`` the width of the
     hidden layer of classifiers. ``dropout`` is the rate after the word vectors and, unless
     ``classifier_dropout`` is another one, in heads.
     """
@@ -42,10 +42,10 @@ class BiLstmConfig(Config):
 
 
 def wire(config: BiLstmConfig, parts: Parts) -> tuple[dict, dict]:
-    """Token embeddings; LSTMs in both directions, whose final states are the pooled output.
+    """Wires token embeddings, and LSTMs in both directions; their final states are pooled.
 
     Raises:
-        ValueError: for a config without layers, or with an odd ``hidden_size``.
+        ValueError: if the config has no layers, or an odd ``hidden_size``.
     """
     in_range("num_layers", config.num_layers, at_least=1)
     if config.hidden_size % 2:
@@ -66,7 +66,7 @@ def wire(config: BiLstmConfig, parts: Parts) -> tuple[dict, dict]:
 
 
 def _classifier(width: int | Labels = LABELS) -> HeadSpec:
-    """A ReLU layer and an output layer on the final states (section 3.1)."""
+    """Returns a ReLU layer and an output layer on the final states (section 3.1)."""
     return HeadSpec(
         "pooled_output",
         (

@@ -55,7 +55,7 @@ class DebertaConfig(Config):
 
 
 def _block(config: DebertaConfig, *, name: str, dtype: Any = None) -> layers.TransformerBlock:
-    # Of three products, each has a variance of the head size.
+    # The score is a sum of three products, and the variance of each is the head size.
     scale = (3 * encoder.head_size(config)) ** -0.5
     attention = encoder.attention(config, scale=scale, dtype=dtype)
     attention.positions = layers.DisentangledScores(
@@ -65,7 +65,7 @@ def _block(config: DebertaConfig, *, name: str, dtype: Any = None) -> layers.Tra
 
 
 def wire(config: DebertaConfig, parts: Parts) -> tuple[dict, dict]:
-    """Token embeddings, norm; blocks that share a normalized table of distances.
+    """Wires token embeddings, norm; blocks that share a normalized table of distances.
 
     Padding is masked as a key. The reference also masks it as a query and sets its embeddings to
     zero, which no output at a real token depends on.
@@ -83,13 +83,13 @@ def wire(config: DebertaConfig, parts: Parts) -> tuple[dict, dict]:
         "relative_embedding", layers.DistanceEmbedding, 2 * count, config.initializer_range
     )(x)
     table = parts("relative_norm", encoder.norm, config)(table)
-    given = {
+    block_arguments = {
         "attention_mask": layers.attention_mask_from_padding(padding_mask),
         "positions": (table, rows),
     }
     blocks = [parts(f"layer_{i}", _block, config) for i in range(config.num_layers)]
     return inputs, encoder.encode(
-        config, parts, x, padding_mask, blocks=blocks, call_with=lambda i: given
+        config, parts, x, padding_mask, blocks=blocks, call_with=lambda i: block_arguments
     )
 
 
@@ -108,7 +108,7 @@ HEADS = {
     "masked_lm": bert.HEADS["masked_lm"],
 }
 
-# What the published configs say, and not what their absence means.
+# The values in the published configs, which differ from the defaults of absent keys.
 _FIXED = dict(
     relative_attention=True, share_att_key=True, pos_att_type=["p2c", "c2p"],
     norm_rel_ebd="layer_norm", position_biased_input=False,

@@ -10,22 +10,22 @@ from bertfam_tf.models.parts import Parts
 
 
 def inputs(config: Any, parts: Parts) -> dict:
-    """``token_ids``, ``padding_mask`` and the ``cache`` of earlier tokens."""
-    given: dict = {
+    """Returns the inputs ``token_ids``, ``padding_mask`` and the ``cache`` of earlier tokens."""
+    tensors: dict = {
         name: keras.Input((None,), dtype="int32", name=name)
         for name in ("token_ids", "padding_mask")
     }
     shape = (config.num_heads, None, encoder.head_size(config))
     dtype = parts.dtype_policy.compute_dtype
-    given["cache"] = tuple(
+    tensors["cache"] = tuple(
         tuple(keras.Input(shape, dtype=dtype, name=f"cached_{x}_{i}") for x in ("keys", "values"))
         for i in range(config.num_layers)
     )
-    return given
+    return tensors
 
 
 def embed(config: Any, parts: Parts, tokens: Any, position_ids: Any) -> Any:
-    """Token + position embeddings, dropout; (batch, length, hidden)."""
+    """Computes token + position embeddings and dropout; (batch, length, hidden)."""
     x = parts("token_embedding", encoder.table, config, config.vocab_size)(tokens)
     embedding = parts(
         "position_embedding",
@@ -46,7 +46,7 @@ def block(
     name: str,
     dtype: Any = None,
 ) -> layers.TransformerBlock:
-    """One block; ``scale`` and ``output_stddev`` as for ``CachedSelfAttention``."""
+    """Creates one block; for ``scale`` and ``output_stddev`` see ``CachedSelfAttention``."""
     stddev = config.initializer_range
     attention = layers.CachedSelfAttention(
         config.num_heads,
@@ -93,8 +93,8 @@ def decode(
     positions, mask = parts("mask", layers.DecoderMask)(given["token_ids"], padding_mask)
     x = embed(config, parts, given["token_ids"], positions)
     hidden_states, attention_scores, cache = [x], [], []
-    for each, before in zip(blocks, given["cache"], strict=True):
-        x, scores, now = each(x, attention_mask=mask, cache=before)
+    for block, before in zip(blocks, given["cache"], strict=True):
+        x, scores, now = block(x, attention_mask=mask, cache=before)
         hidden_states.append(x)
         attention_scores.append(scores)
         cache.append(now)

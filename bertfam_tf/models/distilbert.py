@@ -36,7 +36,7 @@ class DistilBertConfig(bert.BertConfig):
 
 
 def wire(config: DistilBertConfig, parts: Parts) -> tuple[dict, dict]:
-    """Token + position embeddings, norm; blocks."""
+    """Wires token + position embeddings, norm; blocks."""
     sines = config.sinusoidal_positions
     positions = layers.SinusoidalEmbedding if sines else layers.PositionEmbedding
     inputs = encoder.inputs(config)

@@ -21,7 +21,7 @@ class ElectraConfig(bert.BertConfig):
 
 
 def wire(config: ElectraConfig, parts: Parts) -> tuple[dict, dict]:
-    """As BERT's, with a projection of embeddings whose width differs from the blocks'."""
+    """Wires BERT with a projection of embeddings whose width differs from the blocks'."""
     inputs = encoder.inputs(config)
     x = encoder.embed(config, parts, inputs, width=config.embedding_size)
     if config.embedding_size != config.hidden_size:

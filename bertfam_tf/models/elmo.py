@@ -17,9 +17,9 @@ class ElmoConfig(Config):
     """Differs from BERT: words as characters, and LSTMs of two language models; no attention.
 
     ``hidden_size`` is the width of both directions together. Convolution ``f`` has
-    ``filter_counts[f]`` filters over ``filter_widths[f]`` characters. ``dropout`` is that of heads,
-    on what they read, unless ``classifier_dropout`` is another rate, and ``initializer_range`` is
-    theirs.
+    ``filter_counts[f]`` filters over ``filter_widths[f]`` characters. ``dropout`` is the rate on
+    the input of heads, unless ``classifier_dropout`` is another one. ``initializer_range`` applies
+    to heads.
     """
 
     vocab_size: int = 262
@@ -50,14 +50,14 @@ class ElmoConfig(Config):
 
 
 def wire(config: ElmoConfig, parts: Parts) -> tuple[dict, dict]:
-    """Words from characters, LSTMs with residual sums, and a trainable mix of all layers.
+    """Wires words from characters, LSTMs with residual sums, and a trainable mix of all layers.
 
     The mix is the ``sequence_output``. The ``pooled_output`` is its maximum over real tokens, as
     Peters, Ruder and Smith pool ELMo for classification (arXiv 1903.05987, section 3). Texts do not
     depend on earlier batches: AllenNLP's implementation carries states from batch to batch.
 
     Raises:
-        ValueError: for a field that is out of range.
+        ValueError: if a field is out of range.
     """
     _check(config)
     inputs = {
@@ -101,7 +101,7 @@ def _check(config: ElmoConfig) -> None:
     widths, counts = config.filter_widths, config.filter_counts
     if not widths or len(widths) != len(counts) or min(*widths, *counts) < 1:
         raise ValueError(
-            "filter_widths and filter_counts must be as many positive numbers each, got "
+            "filter_widths and filter_counts must be equally many positive numbers, got "
             f"{list(widths)} and {list(counts)}."
         )
     if not max(widths) <= config.max_characters <= _MAX_CHARACTERS:

@@ -19,11 +19,11 @@ _SHAPES = {"perm_mask": (None, None), "target_mapping": (None, None)}
 
 
 def inputs(config: Any, *more: str) -> dict:
-    """``token_ids``, ``padding_mask``, and ``segment_ids`` of a model with several segments.
+    """Returns ``token_ids``, ``padding_mask``, and ``segment_ids`` if there are several segments.
 
     Args:
         config: the family's config.
-        *more: names of further inputs.
+        *more: the names of further inputs.
     """
     names = ["token_ids", "padding_mask", *more]
     if getattr(config, "num_segments", 0) > 1:
@@ -36,7 +36,7 @@ def inputs(config: Any, *more: str) -> dict:
 def table(
     config: Any, count: int, width: int | None = None, *, name: str, dtype: Any = None
 ) -> keras.layers.Embedding:
-    """An embedding of ``count`` ids, initialized as the config says; width None for the blocks'."""
+    """Creates an embedding of ``count`` ids; ``width`` None for the blocks' width."""
     return layers.Embedding(
         count,
         width or config.hidden_size,
@@ -47,7 +47,7 @@ def table(
 
 
 def norm(config: Any, *, name: str, dtype: Any = None) -> keras.layers.Layer:
-    """A layer norm with the config's epsilon, without a bias where its ``norm_bias`` is false."""
+    """Creates a layer norm with the config's epsilon, without a bias if ``norm_bias`` is false."""
     center = getattr(config, "norm_bias", True)
     return layers.LayerNormalization(
         epsilon=config.norm_epsilon, center=center, name=name, dtype=dtype
@@ -57,7 +57,7 @@ def norm(config: Any, *, name: str, dtype: Any = None) -> keras.layers.Layer:
 def embed(
     config: Any,
     parts: Parts,
-    given: dict,
+    tensors: dict,
     *,
     width: int | None = None,
     positions: Callable[..., keras.layers.Layer] | None = layers.PositionEmbedding,
@@ -66,31 +66,31 @@ def embed(
     tokens: Any = None,
     more: Sequence[Any] = (),
 ) -> Any:
-    """Token + segment + position embeddings, norm, dropout.
+    """Computes token + segment + position embeddings, norm, dropout.
 
     Args:
         config: the family's config.
         parts: the layers.
-        given: from ``inputs``.
-        width: of the embeddings; None for that of the blocks.
-        positions: class of the position embedding; None for a model without.
-        position_ids, offset: as for ``PositionEmbedding``.
-        tokens: embeddings of the tokens (batch, length, width); None for a table's.
+        given: the inputs, from ``inputs``.
+        width: the width of the embeddings; None for the blocks' width.
+        positions: the class of the position embedding; None for a model without.
+        position_ids, offset: the same as for ``PositionEmbedding``.
+        tokens: the embeddings of the tokens (batch, length, width); None for a table's.
         more: further embeddings (batch, length, width) to add.
 
     Returns:
         (batch, length, width), or (tokens, width) where the wiring is unpadded.
     """
-    layout = parts.layout(given["padding_mask"])
+    layout = parts.layout(tensors["padding_mask"])
     if layout is not None and positions is not None and position_ids is None:
-        position_ids = ops.cumsum(ops.ones_like(given["token_ids"]), axis=1) - 1
+        position_ids = ops.cumsum(ops.ones_like(tensors["token_ids"]), axis=1) - 1
     if tokens is None:
-        ids = layers.unpad(given["token_ids"], layout)
+        ids = layers.unpad(tensors["token_ids"], layout)
         x = parts("token_embedding", table, config, config.vocab_size, width)(ids)
     else:
         x = layers.unpad(tokens, layout)
     if getattr(config, "num_segments", 0):
-        segments = given.get("segment_ids", ops.zeros_like(given["token_ids"]))
+        segments = tensors.get("segment_ids", ops.zeros_like(tensors["token_ids"]))
         segments = layers.unpad(segments, layout)
         x = x + parts("segment_embedding", table, config, config.num_segments, width)(segments)
     if positions is not None:
@@ -102,8 +102,8 @@ def embed(
             offset,
         )
         x = x + embedding(x, None if position_ids is None else layers.unpad(position_ids, layout))
-    for each in more:
-        x = x + layers.unpad(each, layout)
+    for summand in more:
+        x = x + layers.unpad(summand, layout)
     x = parts("embedding_norm", norm, config)(x)
     return parts("embedding_dropout", keras.layers.Dropout, config.dropout)(x)
 
@@ -120,7 +120,7 @@ def project(config: Any, parts: Parts, x: Any) -> Any:
 
 
 def head_size(config: Any) -> int:
-    """Width of an attention head: ``hidden_size`` divided by ``num_heads``.
+    """Returns the width of an attention head: ``hidden_size`` divided by ``num_heads``.
 
     Raises:
         ValueError: where that is not an integer.
@@ -140,11 +140,11 @@ def attention(
     dtype: Any = None,
     **parts: Any,
 ) -> keras.layers.Layer:
-    """One layer's attention.
+    """Creates one layer's attention.
 
     Args:
-        num_heads: number of heads of a layer with pruned heads; None for the config's.
-        **parts: as for ``SelfAttention``.
+        num_heads: the number of heads of a layer with pruned heads; None for the config's.
+        **parts: the same as for ``SelfAttention``.
     """
     return layers.SelfAttention(
         num_heads or config.num_heads,
@@ -160,7 +160,7 @@ def attention(
 def feed_forward(
     config: Any, dropout: float = 0.0, *, name: str = "feed_forward", dtype: Any = None
 ) -> keras.layers.Layer:
-    """One layer's feed-forward part, with ``dropout`` after its activation."""
+    """Creates one layer's feed-forward sublayer, with ``dropout`` after its activation."""
     return layers.FeedForward(
         config.intermediate_size,
         layers.activation(config.activation),
@@ -179,7 +179,7 @@ def block(
     dtype: Any = None,
     **parts: keras.layers.Layer,
 ) -> layers.TransformerBlock:
-    """One block, with new layers for those that are not in ``parts``."""
+    """Creates one block, with new layers for those that are missing in ``parts``."""
     if "attention" not in parts:
         parts["attention"] = attention(config, num_heads, dtype=dtype)
     if "feed_forward" not in parts:
@@ -190,11 +190,11 @@ def block(
 
 
 def heads_per_layer(config: Any) -> tuple[int, ...]:
-    """The number of heads of each layer.
+    """Returns the number of heads of each layer.
 
     Raises:
-        ValueError: for a list of another length than the number of layers, or with a number out of
-            the range from 1 to ``num_heads``.
+        ValueError: if the list's length is not the number of layers, or a number is not from 1 to
+            ``num_heads``.
     """
     counts = getattr(config, "heads_per_layer", ()) or (config.num_heads,) * config.num_layers
     if len(counts) != config.num_layers or not all(1 <= n <= config.num_heads for n in counts):
@@ -206,12 +206,12 @@ def heads_per_layer(config: Any) -> tuple[int, ...]:
 
 
 def probabilities(parts: Parts, scores: Sequence[Any], masks: Sequence[Any]) -> dict[str, list]:
-    """The output ``attention_probabilities`` of models that name it.
+    """Returns the output ``attention_probabilities`` of models that name it.
 
     Args:
         parts: the layers.
-        scores: of each layer, (batch, heads, length, keys), before the mask.
-        masks: of each layer, as ``layers.attention_probabilities`` takes them.
+        scores: each layer's scores (batch, heads, length, keys), before the mask.
+        masks: each layer's mask, see ``layers.attention_probabilities``.
     """
     name = "attention_probabilities"
     if not parts.names(name):
@@ -231,7 +231,7 @@ def encode(
     after: Callable[[Any, Any], Any] = lambda x, padding_mask: x,
     final_norm: keras.layers.Layer | None = None,
 ) -> dict:
-    """A stack of blocks, and the pooler where the config has one.
+    """Computes a stack of blocks, and the pooler where the config has one.
 
     Args:
         config: the family's config.
@@ -239,10 +239,11 @@ def encode(
         x: as ``embed`` returns it.
         padding_mask: (batch, length).
         blocks: the blocks; None for ``num_layers`` new ones.
-        call_with: the keyword arguments of a block, such as its mask, by its index; None for the
+        call_with: keyword arguments of a block, such as its mask, by its index; None for the
             attention mask from padding.
-        after: function of each block's output, as ``x`` is, and of the padding mask of its tokens.
-        final_norm: norm of the last block's output; None for none.
+        after: a function of each block's output, as ``x`` is, and of the padding mask of its
+            tokens.
+        final_norm: the norm of the last block's output; None for none.
 
     Returns:
         The dict that ``Backbone`` returns; hidden states and scores have an entry for each block.
@@ -294,11 +295,11 @@ def encode(
     # Only in models that name them, because their products are computed once more.
     projected = {}
     if parts.names(*_PROJECTED):
-        found = [
+        projections = [
             parts(f"{block.name}_projections", block.projections)(x, layout=layout)
             for block, x in zip(blocks, hidden_states, strict=False)
         ]
-        projected = dict(zip(_PROJECTED, map(list, zip(*found, strict=True)), strict=True))
+        projected = dict(zip(_PROJECTED, map(list, zip(*projections, strict=True)), strict=True))
     hidden_states = [layers.pad(each, layout) for each in hidden_states]
     outputs = {
         **projected,

@@ -1,4 +1,4 @@
-"""Names of weights in the checkpoints of other libraries than Hugging Face's.
+"""Names of weights in the checkpoints of libraries other than Hugging Face's.
 
 Families list their formats with these; ``bertfam_tf.checkpoints`` reads files by them.
 """
@@ -160,7 +160,7 @@ BYTE_BPE_FILES: Mapping[str, str] = {"vocabulary.json": "vocab.json", "merges.tx
 
 
 def keras_hub_heads(dense: str | None = None) -> dict[str, str]:
-    """Names of the weights of KerasHub's heads; ``dense`` is a classifier's layer before the last.
+    """Returns names of the weights of KerasHub's heads; ``dense`` is a classifier's inner layer.
 
     They are in a file of their own, whose tensors the reader prefixes with ``task/``.
     """
@@ -184,7 +184,7 @@ def keras_hub_tasks(
     inner: bool = False,
     masked_lm: Mapping[str, Any] | None = None,
 ) -> dict[str, TaskNames]:
-    """KerasHub's classes of encoders with a head.
+    """Returns KerasHub's classes of encoders with a head.
 
     Args:
         dropout: our config fields for the rate of a classifier.
@@ -213,7 +213,7 @@ def keras_hub(
     weights: Mapping[str, str] = KERAS_HUB_ENCODER,
     tokenizer: Mapping[str, str] = WORDPIECE_FILES,
 ) -> FormatNames:
-    """A backbone of KerasHub: ``model`` is its class without ``Backbone``."""
+    """Returns a backbone of KerasHub: ``model`` is its class without ``Backbone``."""
     return FormatNames(
         kinds=(model,),
         weights=weights,
@@ -224,7 +224,7 @@ def keras_hub(
 
 
 def keras_hub_without_segments(model: str, tokenizer: Mapping[str, str]) -> FormatNames:
-    """A backbone of KerasHub without segments, pooler, and the positions of padding."""
+    """Returns a backbone of KerasHub without segments, pooler, and the positions of padding."""
     return FormatNames(
         kinds=(model,),
         weights=KERAS_HUB_JOINT | keras_hub_heads(dense="dense"),

@@ -32,7 +32,7 @@ class GptConfig(Config):
 
 
 def wire(config: GptConfig, parts: Parts) -> tuple[dict, dict]:
-    """Token + position embeddings; blocks with norms after the residual sums."""
+    """Wires token + position embeddings; blocks with norms after the residual sums."""
     inputs = decoder.inputs(config, parts)
     blocks = [parts(f"layer_{i}", decoder.block, config, "post") for i in range(config.num_layers)]
     return inputs, decoder.decode(config, parts, inputs, blocks)

@@ -24,7 +24,7 @@ class Gpt2Config(gpt.GptConfig):
 
 
 def wire(config: Gpt2Config, parts: Parts) -> tuple[dict, dict]:
-    """Token + position embeddings; blocks with norms before attention and feed-forward; a norm."""
+    """Wires token + position embeddings; blocks with norms before each sublayer; a final norm."""
     inputs = decoder.inputs(config, parts)
     scale = encoder.head_size(config) ** -0.5 if config.scale_attention else 1.0
     blocks = [

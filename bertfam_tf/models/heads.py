@@ -19,14 +19,14 @@ _ACTIVATION, _EPSILON = Field("activation"), Field("norm_epsilon")
 
 
 def pooled(rate: Field = _DROPOUT, width: int | Labels = LABELS) -> HeadSpec:
-    """Dropout and a dense layer on the pooled output (arXiv 1810.04805, section 4.1)."""
+    """Specifies dropout and a dense layer on the pooled output (arXiv 1810.04805, section 4.1)."""
     return HeadSpec(
         "pooled_output", (DropoutSpec(rate), DenseSpec("classifier", "classifier", width))
     )
 
 
 def first_token(activation: str) -> HeadSpec:
-    """Two dense layers on the first token."""
+    """Specifies two dense layers on the first token."""
     return HeadSpec(
         "first_token",
         (
@@ -39,14 +39,14 @@ def first_token(activation: str) -> HeadSpec:
 
 
 def tokens(rate: Field = _DROPOUT) -> HeadSpec:
-    """Dropout and a dense layer on each token."""
+    """Specifies dropout and a dense layer on each token."""
     return HeadSpec(
         "sequence_output", (DropoutSpec(rate), DenseSpec("classifier", "classifier", LABELS))
     )
 
 
 def span(*before: DropoutSpec) -> HeadSpec:
-    """Two logits for each token: that the answer span starts there, and that it ends there."""
+    """Specifies two logits per token: for the start and for the end of the answer span."""
     return HeadSpec("sequence_output", (*before, DenseSpec("classifier", "qa_outputs", 2)))
 
 
@@ -60,11 +60,11 @@ def masked_lm(
     activation: str | Field = _ACTIVATION,
     epsilon: float | Field = _EPSILON,
 ) -> HeadSpec:
-    """A dense layer, a norm, and an output projection tied to the token embedding.
+    """Specifies a dense layer, a norm, and an output projection tied to the token embedding.
 
     Args:
         dense, norm, bias, decoder: their names in Hugging Face's checkpoints.
-        width, activation, epsilon: as for ``DenseSpec`` and ``NormSpec``.
+        width, activation, epsilon: the same as for ``DenseSpec`` and ``NormSpec``.
     """
     return HeadSpec(
         "sequence_output",
@@ -77,23 +77,23 @@ def masked_lm(
 
 
 def lm_head(activation: str) -> HeadSpec:
-    """``masked_lm`` with names that begin with ``lm_head``."""
+    """Specifies ``masked_lm`` with names that start with ``lm_head``."""
     names = ("lm_head.dense", "lm_head.layer_norm", "lm_head.bias", "lm_head.decoder")
     return masked_lm(*names, activation=activation)
 
 
 def causal_lm(decoder: str) -> HeadSpec:
-    """An output projection tied to the token embedding, without a bias (Radford et al. 2018)."""
+    """Specifies an output projection tied to the token embedding (Radford et al. 2018)."""
     return HeadSpec("sequence_output", (TiedOutputSpec(None, decoder),))
 
 
 def last_token(name: str) -> HeadSpec:
-    """A dense layer without bias on the last real token."""
+    """Specifies a dense layer without bias on the last real token."""
     return HeadSpec("last_token", (DenseSpec("classifier", name, LABELS, bias=False),))
 
 
 def last_token_choice(name: str) -> HeadSpec:
-    """Dropout and one logit from the last real token."""
+    """Specifies dropout and one logit from the last real token."""
     required = {
         "summary_type": ("cls_index",),
         "summary_use_proj": (True,),

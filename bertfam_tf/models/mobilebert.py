@@ -53,7 +53,7 @@ def _norm(
     return layers.LayerNormalization(epsilon=epsilon, name=name, dtype=dtype)
 
 
-# Of these the reference does not configure the epsilon.
+# The reference does not configure the epsilon of these.
 _FIXED_EPSILON = 1e-5
 
 
@@ -72,8 +72,8 @@ def _block(config: MobileBertConfig, *, name: str, dtype: Any = None) -> layers.
         shared_norm=norm("shared_norm") if config.shared_projection else None,
         attention_norm=norm("attention_norm"),
         more=[
-            (encoder.feed_forward(inside, name=each, dtype=dtype), norm(f"{each}_norm"))
-            for each in names
+            (encoder.feed_forward(inside, name=layer_name, dtype=dtype), norm(f"{layer_name}_norm"))
+            for layer_name in names
         ],
         feed_forward_norm=norm("feed_forward_norm", _FIXED_EPSILON),
         wide_norm=norm("wide_norm"),
@@ -85,7 +85,7 @@ def _block(config: MobileBertConfig, *, name: str, dtype: Any = None) -> layers.
 
 
 def wire(config: MobileBertConfig, parts: Parts) -> tuple[dict, dict]:
-    """As BERT's, with projected trigrams for token embeddings, and bottlenecks for blocks."""
+    """Wires BERT with projected trigrams for token embeddings, and bottlenecks for blocks."""
     if config.norm not in _NORMS:
         raise ValueError(unknown("norm", config.norm, _NORMS))
     inputs = encoder.inputs(config)

@@ -68,7 +68,7 @@ def _block(config: ModernBertConfig, first: bool, *, name: str, dtype: Any = Non
         dtype=dtype,
     )
     # The embeddings' norm is the first block's.
-    norm = keras.layers.Identity if first else lambda **given: encoder.norm(config, **given)
+    norm = keras.layers.Identity if first else lambda **options: encoder.norm(config, **options)
     return layers.TransformerBlock(
         encoder.attention(config, positions=layers.rotate, use_bias=False, dtype=dtype),
         feed_forward,
@@ -81,7 +81,7 @@ def _block(config: ModernBertConfig, first: bool, *, name: str, dtype: Any = Non
 
 
 def wire(config: ModernBertConfig, parts: Parts) -> tuple[dict, dict]:
-    """Token embeddings, norm; blocks with one of two masks and rotations each; norm."""
+    """Wires token embeddings, norm; blocks with one of two masks and rotations each; norm."""
     if config.pooling not in ("cls", "mean"):
         raise ValueError(unknown("pooling", config.pooling, ("cls", "mean")))
     inputs = encoder.inputs(config)
@@ -92,13 +92,13 @@ def wire(config: ModernBertConfig, parts: Parts) -> tuple[dict, dict]:
     mask = layers.attention_mask_from_padding(padding_mask)
     near = layers.local_mask(distances, config.local_attention // 2)
 
-    def given(kind: str, base: float, allowed: Any) -> dict:
+    def arguments(kind: str, base: float, allowed: Any) -> dict:
         angles = parts(f"{kind}_angles", layers.RotaryAngles, encoder.head_size(config), base)
         return {"attention_mask": allowed, "positions": angles(places)}
 
     kinds = [
-        given("global", config.global_base, mask),
-        given("local", config.local_base, ops.logical_and(mask, near)),
+        arguments("global", config.global_base, mask),
+        arguments("local", config.local_base, ops.logical_and(mask, near)),
     ]
     outputs = encoder.encode(
         config,
@@ -140,7 +140,7 @@ HEADS = {
 
 
 # Current configs name each layer's kind and each kind's rotation, earlier ones a period and two
-# bases. Of the first, what does not fit the second is left as an unknown field.
+# bases. Where current configs do not fit the earlier form, their keys stay as unknown fields.
 def _current(fields: dict) -> dict:
     kinds = ("full_attention", "sliding_attention")
     bases = (fields["global_base"], fields["local_base"])

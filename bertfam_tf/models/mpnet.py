@@ -30,7 +30,7 @@ def _block(config: MpnetConfig, *, name: str, dtype: Any = None) -> layers.Trans
 
 
 def wire(config: MpnetConfig, parts: Parts) -> tuple[dict, dict]:
-    """As RoBERTa's, with a relative bias that all blocks share."""
+    """Wires RoBERTa with a relative bias that all blocks share."""
     inputs = encoder.inputs(config)
     padding_mask = inputs["padding_mask"]
     position_ids = layers.position_ids_from_padding(padding_mask)
@@ -46,13 +46,13 @@ def wire(config: MpnetConfig, parts: Parts) -> tuple[dict, dict]:
         config.num_heads,
         config.initializer_range,
     )
-    given = {
+    block_arguments = {
         "attention_mask": layers.attention_mask_from_padding(padding_mask),
         "positions": bias(buckets),
     }
     blocks = [parts(f"layer_{i}", _block, config) for i in range(config.num_layers)]
     return inputs, encoder.encode(
-        config, parts, x, padding_mask, blocks=blocks, call_with=lambda i: given
+        config, parts, x, padding_mask, blocks=blocks, call_with=lambda i: block_arguments
     )
 
 

@@ -10,23 +10,23 @@ from bertfam_tf.names import unknown
 
 
 class Parts(Mapping[str, keras.layers.Layer]):
-    """The layers of a backbone by name, each made when wiring first asks for it.
+    """The layers of a backbone by name, created when wiring first requests them.
 
     Models that are wired from the same layers share their weights, and so do calls within a model
     that ask for the same name.
 
     Args:
         layers: existing layers by name; they keep their weights and their dtype policy.
-        dtype: dtype policy of new layers; None for Keras' global one.
+        dtype: the dtype policy of new layers; None for Keras' global one.
         unpadded: whether to wire layers so that they compute real tokens only, where the family
             can; weights and outputs are the same.
-        outputs: names of the outputs that the model has; None for all.
+        outputs: the names of the outputs that the model has; None for all.
 
     Attributes:
         can_unpad: whether the wiring asked for a layout, so that padding can be left out.
 
     Raises:
-        ValueError: for a layer whose own name, the prefix of its variables' paths, is another.
+        ValueError: if a layer's own name, the prefix of its variables' paths, differs.
     """
 
     def __init__(
@@ -45,24 +45,24 @@ class Parts(Mapping[str, keras.layers.Layer]):
         self.dtype_policy = keras.dtype_policies.get(dtype)
         for name, layer in self._layers.items():
             if layer.name != name:
-                raise ValueError(f"The layer {layer.name!r} cannot be the part {name!r}.")
+                raise ValueError(f"The layer {layer.name!r} cannot be used as {name!r}.")
 
     def __call__(self, name: str, make: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """The layer of that name; a new one is ``make(*args, **kwargs, name=…, dtype=…)``."""
+        """Returns the layer ``name``, which ``make(*args, **kwargs, name=…, dtype=…)`` creates."""
         if name not in self._layers:
             self._layers[name] = make(*args, **kwargs, name=name, dtype=self.dtype_policy)
         return self._layers[name]
 
     def has_output(self, name: str) -> bool:
-        """Whether the model has an output of this name, so that wiring must compute it."""
+        """Returns whether the model has an output of this name, so that wiring must compute it."""
         return self.outputs is None or name in self.outputs
 
     def names(self, *outputs: str) -> bool:
-        """Whether one of these outputs was asked for by name: all outputs are not enough."""
+        """Returns whether one of these outputs was requested by name, not just as one of all."""
         return self.outputs is not None and not set(outputs).isdisjoint(self.outputs)
 
     def layout(self, padding_mask: Any) -> TokenLayout | None:
-        """Where the real tokens are; None where the wiring is padded.
+        """Returns where the real tokens are; None where the wiring is padded.
 
         Args:
             padding_mask: (batch, length).
@@ -76,10 +76,10 @@ class Parts(Mapping[str, keras.layers.Layer]):
         return self._layouts[id(padding_mask)]
 
     def subset(self, *names: str) -> dict[str, keras.layers.Layer]:
-        """Some of the layers, by name.
+        """Returns some of the layers, by name.
 
         Raises:
-            ValueError: for an unknown name; the text names the nearest.
+            ValueError: if a name is unknown; the message names the nearest.
         """
         for name in names:
             if name not in self._layers:

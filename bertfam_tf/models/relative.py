@@ -38,24 +38,24 @@ class RelativeConfig(Config):
 
 
 def inputs(config: Any, parts: Parts, *more: str) -> dict:
-    """``token_ids``, ``padding_mask``, ``memory``, and further inputs by name."""
-    given = encoder.inputs(config, *more)
+    """Returns ``token_ids``, ``padding_mask``, ``memory``, and further inputs by name."""
+    tensors = encoder.inputs(config, *more)
     shape, dtype = (None, config.hidden_size), parts.dtype_policy.compute_dtype
-    given["memory"] = tuple(
+    tensors["memory"] = tuple(
         keras.Input(shape, dtype=dtype, name=f"memory_{i}") for i in range(config.num_layers)
     )
-    return given
+    return tensors
 
 
 def blocks(
     config: Any, parts: Parts, head_size: int, segments: bool = False
 ) -> list[layers.TransformerBlock]:
-    """Layers of relative attention and feed-forward.
+    """Creates layers of relative attention and feed-forward.
 
     Args:
         config: the family's config.
         parts: the layers.
-        head_size: width of a head.
+        head_size: the width of a head.
         segments: whether attention has scores by segment.
     """
     names = ["content_bias", "position_bias", *["segment_bias"] * segments]
@@ -64,7 +64,7 @@ def blocks(
         shared = [parts(name, _bias, config, head_size) for name in names]
         for bias in shared:
             if not bias.built:
-                bias.build()  # here, so that its path does not begin with the first layer's name
+                bias.build()  # here, so that its path does not start with the first layer's name
     return [
         parts(f"layer_{i}", _block, config, head_size, names, shared)
         for i in range(config.num_layers)
@@ -88,7 +88,7 @@ def _block(
 ) -> layers.TransformerBlock:
     stddev = config.initializer_range
     content, position, *rest = shared or [
-        _bias(config, head_size, name=each, dtype=dtype) for each in names
+        _bias(config, head_size, name=bias_name, dtype=dtype) for bias_name in names
     ]
     segments = None
     if rest:
@@ -112,7 +112,7 @@ def _block(
 
 
 def dropout(config: Any, parts: Parts, x: Any, name: str) -> Any:
-    """A dropout layer called ``{name}_dropout``, at the config's rate."""
+    """Returns a dropout layer called ``{name}_dropout``, at the config's rate."""
     return parts(f"{name}_dropout", keras.layers.Dropout, config.dropout)(x)
 
 
@@ -127,16 +127,16 @@ def encode(
     reuse_len: int | None = None,
     **more: Any,
 ) -> tuple[dict, list]:
-    """Blocks that attend to the memory and to this segment.
+    """Computes blocks that attend to the memory and to this segment.
 
     Args:
         config: the family's config.
         parts: the layers.
-        x: embeddings (batch, length, hidden).
-        given: from ``inputs``.
-        stack: from ``blocks``.
+        x: the embeddings (batch, length, hidden).
+        given: the inputs, from ``inputs``.
+        stack: the blocks, from ``blocks``.
         attention_mask, **more: arguments of ``RelativeAttention``.
-        reuse_len: as for ``updated_memory``.
+        reuse_len: the same as for ``updated_memory``.
 
     Returns:
         The dict that ``Backbone`` returns, and the ``context`` of each block.

@@ -19,7 +19,7 @@ class RobertaConfig(bert.BertConfig):
 
 
 def wire(config: RobertaConfig, parts: Parts) -> tuple[dict, dict]:
-    """As BERT's; padding has the position embedding at index ``pad_id``."""
+    """Wires BERT; padding has the position embedding at index ``pad_id``."""
     inputs = encoder.inputs(config)
     position_ids = layers.position_ids_from_padding(inputs["padding_mask"])
     x = encoder.embed(config, parts, inputs, position_ids=position_ids, offset=config.pad_id + 1)

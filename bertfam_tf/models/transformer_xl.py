@@ -24,8 +24,8 @@ from bertfam_tf.registry import (
 class TransformerXlConfig(relative.RelativeConfig):
     """Differs from BERT: causal, with a memory; relative positions; no pooler.
 
-    ``cutoffs``, ``div_val`` and ``embedding_size`` are those of ``AdaptiveEmbedding``, over a
-    vocabulary of words. With ``same_length`` a query attends to ``mem_len`` keys, its own
+    ``cutoffs``, ``div_val`` and ``embedding_size`` are arguments of ``AdaptiveEmbedding``, whose
+    vocabulary consists of words. With ``same_length`` a query attends to ``mem_len`` keys, its own
     included.
     """
 
@@ -53,7 +53,7 @@ class TransformerXlConfig(relative.RelativeConfig):
 
 
 def wire(config: TransformerXlConfig, parts: Parts) -> tuple[dict, dict]:
-    """Adaptive embedding; blocks that attend to the memory and to earlier tokens."""
+    """Wires an adaptive embedding, and blocks that attend to the memory and to earlier tokens."""
     inputs = relative.inputs(config, parts)
     tokens, memory = inputs["token_ids"], inputs["memory"][0]
     x = parts(

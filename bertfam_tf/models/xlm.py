@@ -42,7 +42,7 @@ class XlmConfig(bert.BertConfig):
 
 
 def wire(config: XlmConfig, parts: Parts) -> tuple[dict, dict]:
-    """Token + position + language embeddings, norm; blocks; zeros at padding after each."""
+    """Wires token + position + language embeddings, norm; blocks; zeros at padding after each."""
     languages = config.language_embedding and config.num_languages > 1
     inputs = encoder.inputs(config, "position_ids", *["language_ids"] * languages)
     more = []
@@ -159,7 +159,7 @@ TOKENIZER = TokenizerSpec(
         unk_token="<unk>", cls_token="</s>", sep_token="</s>", pad_token="<pad>",
         mask_token="<special1>", bos_token="<s>",
         additional_special_tokens=tuple(f"<special{i}>" for i in range(10)),
-        # As in training: XLM's code puts </s> around a text, transformers' class begins with <s>.
+        # As in training: XLM's code puts </s> around a text, transformers' class starts with <s>.
         layout=dict(single=("cls", "a", "sep"), pair=("cls", "a", "sep", "b", "sep")),
     ),
 )  # fmt: skip

@@ -8,7 +8,7 @@ from bertfam_tf.registry import Family, TokenizerSpec, register
 
 @dataclass(frozen=True)
 class XlmRobertaConfig(roberta.RobertaConfig):
-    """Differs from RoBERTa: 250,002 pieces of a hundred languages."""
+    """Differs from RoBERTa: 250,002 subword tokens of a hundred languages."""
 
     vocab_size: int = 250002
 

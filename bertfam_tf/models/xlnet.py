@@ -42,7 +42,7 @@ class XlnetConfig(relative.RelativeConfig):
 
 
 def wire(config: XlnetConfig, parts: Parts) -> tuple[dict, dict]:
-    """A content stream, and a query stream that does not attend to its own position."""
+    """Wires a content stream, and a query stream that does not attend to its own position."""
     if config.attn_type not in ("bi", "uni"):
         raise ValueError(unknown("attn_type", config.attn_type, ("bi", "uni")))
     head_size = encoder.head_size(config)
@@ -66,7 +66,7 @@ def wire(config: XlnetConfig, parts: Parts) -> tuple[dict, dict]:
         # The distance of the first query and the first key is the length of the memory.
         window = distances[:1, :1] + 1 if config.same_length else None
         mask = ops.logical_and(mask, layers.causal_mask(distances, window))
-    given = {
+    shared = {
         "positions": relative.dropout(config, parts, positions, "position"),
         "other_segment": layers.other_segment(inputs["segment_ids"], memory),
     }
@@ -79,7 +79,7 @@ def wire(config: XlnetConfig, parts: Parts) -> tuple[dict, dict]:
         blocks,
         ops.logical_or(mask, ops.equal(distances, 0)),
         reuse_len=config.reuse_len,
-        **given,
+        **shared,
     )
     targets = inputs["target_mapping"]
     query = parts(
@@ -87,7 +87,7 @@ def wire(config: XlnetConfig, parts: Parts) -> tuple[dict, dict]:
     )(targets)
     query = relative.dropout(config, parts, query, "query")
     for block, context in zip(blocks, contexts, strict=True):
-        query, _ = block(query, context=context, attention_mask=mask, targets=targets, **given)
+        query, _ = block(query, context=context, attention_mask=mask, targets=targets, **shared)
     query = relative.dropout(config, parts, query, "query_output")
     return inputs, {**outputs, "query_output": query}
 

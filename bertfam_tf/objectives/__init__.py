@@ -1,4 +1,4 @@
-"""Objectives of pretraining, as ``bertfam_tf.training.Learner`` takes them.
+"""Objectives of pretraining, for ``bertfam_tf.training.Learner``.
 
 They use Keras operations alone; ``bertfam_tf.corpora`` makes their examples in TensorFlow's input
 pipeline.

@@ -22,14 +22,14 @@ from bertfam_tf.objectives.predictions import (
 
 
 def bidirectional_head(backbone: Backbone, vocab_size: int) -> keras.layers.Layer:
-    """A new output layer over a vocabulary, which both directions share; it is built.
+    """Returns a new output layer over a vocabulary, which both directions share; it is built.
 
     Args:
-        backbone: whose hidden states are halves of two directions.
+        backbone: a backbone whose hidden states are the concatenated states of two directions.
         vocab_size: the number of words.
 
     Raises:
-        ValueError: for less than one word.
+        ValueError: if there is less than one word.
     """
     if vocab_size < 1:
         raise ValueError(f"vocab_size must be at least 1, got {vocab_size}.")
@@ -46,7 +46,7 @@ def bidirectional_head(backbone: Backbone, vocab_size: int) -> keras.layers.Laye
 class BidirectionalTokens:
     """Cross-entropy of the words after and before each: the loss ``bidirectional_lm``.
 
-    ELMo's (arXiv 1802.05365, section 3.1). The first half of the last of the network's
+    ELMo's objective (arXiv 1802.05365, section 3.1). The first half of the last of the network's
     ``hidden_states`` predicts the word after each, the second half the word before each. Targets
     are the words' ids, int32 (batch, length), at the positions of the tokens. The loss is the mean
     over the predictions of both directions, and the metrics are ``bidirectional_lm_accuracy`` and
@@ -55,7 +55,7 @@ class BidirectionalTokens:
 
     Args:
         head: ``bidirectional_head(backbone, vocab_size)``.
-        weight: of the loss.
+        weight: the weight of the loss in the total.
 
     Raises:
         ValueError: in training, for a batch without targets.
@@ -72,15 +72,18 @@ class BidirectionalTokens:
         states, mask = outputs["hidden_states"][-1], batch.inputs["padding_mask"]
         halves = ops.split(states, 2, axis=-1)
         # Backwards, the word before is the next one.
-        found = [
+        by_direction = [
             self._direction(
                 heads["bidirectional_lm"], *(turn(x) for x in (half, batch.targets, mask))
             )
             for half, turn in zip(halves, (lambda x: x, lambda x: ops.flip(x, axis=1)), strict=True)
         ]
         return {
-            name: (found[0][name][0] + found[1][name][0], found[0][name][1] + found[1][name][1])
-            for name in found[0]
+            name: (
+                by_direction[0][name][0] + by_direction[1][name][0],
+                by_direction[0][name][1] + by_direction[1][name][1],
+            )
+            for name in by_direction[0]
         }
 
     def _direction(self, head: Any, x: Any, words: Any, mask: Any) -> dict[str, SumAndCount]:

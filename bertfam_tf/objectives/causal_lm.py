@@ -16,18 +16,18 @@ class NextTokens:
     """Cross-entropy of the token after each: the loss ``causal_lm``.
 
     Without targets, they are the batch's own tokens (see ``next_tokens``): the last token of an
-    example predicts nothing, and nothing is predicted at padding. With targets, such as those of
-    ``data.segments``, whose last one is the first token of the next segment, they are int32
-    (batch, length), and weights are float (batch, length), or None for 1. The loss is the mean
-    over the sum of the weights. Logits of weight 0 are not computed where shapes may depend on
-    values (see ``Learner.unpadded``). The metric is ``causal_lm_perplexity``.
+    example predicts nothing, and nothing is predicted at padding. With targets, such as from
+    ``data.segments``, whose last target is the first token of the next segment, they are int32
+    (batch, length), and weights are float (batch, length), or None for 1. The loss is the mean over
+    the sum of the weights. Logits of weight 0 are not computed where shapes may depend on values
+    (see ``Learner.unpadded``). The metric is ``causal_lm_perplexity``.
 
     Args:
-        head: over the vocabulary, such as ``heads.build(backbone, "causal_lm")``.
-        weight: of the loss.
+        head: the head over the vocabulary, such as ``heads.build(backbone, "causal_lm")``.
+        weight: the weight of the loss in the total.
 
     Raises:
-        ValueError: for a head that does not read ``sequence_output``; in training, for sample
+        ValueError: if the head does not read ``sequence_output``; in training, if there are sample
             weights without targets.
     """
 
@@ -53,12 +53,12 @@ class NextTokens:
         positions = ops.cumsum(ops.ones_like(tokens), axis=1) - 1
         weights, index, tokens = counted(weights, in_batch(positions, ops.shape(x)[1]), tokens)
         losses = -ops.cast(head.logits(vectors(x, index), tokens), "float32")
-        found = ops.sum(losses * weights), ops.sum(weights)
-        return {"causal_lm": found, "causal_lm_perplexity": found}
+        sum_and_count = ops.sum(losses * weights), ops.sum(weights)
+        return {"causal_lm": sum_and_count, "causal_lm_perplexity": sum_and_count}
 
 
 def next_tokens(token_ids: Any, padding_mask: Any) -> tuple[Any, Any]:
-    """The token after each, and where there is one.
+    """Returns the token after each, and where there is one.
 
     Args:
         token_ids, padding_mask: int (batch, length); padding may be on either side.

@@ -22,7 +22,8 @@ class MaskedTokens:
     """Cross-entropy of the tokens at some positions: the loss ``masked_lm``.
 
     Logits over the vocabulary, the widest product of a model, are computed at these positions
-    alone; where shapes may depend on values (see ``Learner.unpadded``), not at those of weight 0.
+    alone; where shapes may depend on values (see ``Learner.unpadded``), excluding positions of
+    weight 0.
 
     A batch has as targets ``positions`` and ``token_ids``, int32 (batch, predictions): positions in
     the row of each example, and the tokens that stood there before they were masked; as weights
@@ -31,8 +32,8 @@ class MaskedTokens:
     whose logit is the highest, and ``masked_lm_perplexity``.
 
     Args:
-        head: over the vocabulary, such as ``heads.build(backbone, "masked_lm")``.
-        weight: of the loss.
+        head: the head over the vocabulary, such as ``heads.build(backbone, "masked_lm")``.
+        weight: the weight of the loss in the total.
     """
 
     def __init__(self, head: Head, weight: float = 1.0):
@@ -52,16 +53,16 @@ class MaskedTokens:
 class TranslatedTokens:
     """Cross-entropy of masked tokens: ``tlm`` of translation pairs, ``masked_lm`` of texts.
 
-    Translation language modeling is that of XLM (arXiv 1901.07291, section 3.3).
+    Translation language modeling is XLM's objective (arXiv 1901.07291, section 3.3).
 
     A batch has the targets and weights of ``MaskedTokens``, and ``translated``, int32 (batch,): 1
     for all of its examples, which are translation pairs, or 0 for all, which are texts. Metrics are
-    those of ``MaskedTokens`` for each loss, such as ``tlm_accuracy``.
+    the same as for ``MaskedTokens``, for each loss, such as ``tlm_accuracy``.
 
     Args:
-        head: over the vocabulary, such as ``heads.build(backbone, "masked_lm")``.
-        weights: of the losses, ``tlm`` and ``masked_lm``; of one that is left out, there must be no
-            batches.
+        head: the head over the vocabulary, such as ``heads.build(backbone, "masked_lm")``.
+        weights: the weights of the losses, ``tlm`` and ``masked_lm``; if one is left out, no batch
+            may be of its kind.
     """
 
     def __init__(self, head: Head, weights: Mapping[str, float]):
@@ -71,11 +72,11 @@ class TranslatedTokens:
         self.metrics = {k: v for name in weights for k, v in token_metrics(name).items()}
 
     def loss(self, outputs: Any, heads: Mapping[str, Any], batch: Batch) -> dict[str, SumAndCount]:
-        found = self._tokens.loss(outputs, heads, batch)
+        sums = self._tokens.loss(outputs, heads, batch)
         translated = ops.cast(ops.any(batch.targets["translated"] > 0), "float32")
         shares = {"tlm": translated, "masked_lm": 1.0 - translated}
         return {
             name.replace("masked_lm", loss): (total * shares[loss], count * shares[loss])
             for loss in self.weights
-            for name, (total, count) in found.items()
+            for name, (total, count) in sums.items()
         }

@@ -1,4 +1,4 @@
-"""What a model is trained for, as ``bertfam_tf.training.Learner`` takes it."""
+"""Objectives, which ``bertfam_tf.training.Learner`` optimises."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Batch(NamedTuple):
     """A batch as Keras hands it to ``compute_loss``.
 
     Fields:
-        inputs: of the network, by name.
-        targets: what the data has after the inputs; None where there is nothing.
+        inputs: the inputs of the network, by name.
+        targets: the targets; None where the data has none.
         weights: the sample weights; None where there are none.
     """
 
@@ -26,12 +26,12 @@ class Batch(NamedTuple):
 
 
 class Objective(Protocol):
-    """What a network is trained for.
+    """An objective that a network is trained for.
 
     Attributes:
-        heads: layers with weights of their own, by name, that are trained with the network; every
-            one is built.
-        weights: what each of the losses is multiplied with in the total, by name.
+        heads: the layers with weights of their own, by name, that are trained with the network;
+            every one is built.
+        weights: the factor of each loss in the total, by name.
 
     It may also have ``metrics``, by name the function of a mean that is reported: ``ops.exp`` for
     a perplexity, ``mean`` for the mean itself, such as an accuracy.
@@ -43,22 +43,22 @@ class Objective(Protocol):
     def loss(
         self, outputs: Any, heads: Mapping[str, keras.layers.Layer], batch: Batch
     ) -> dict[str, SumAndCount]:
-        """The losses of a batch, or of one replica's part of it.
+        """Computes the losses of a batch, or of one replica's shard of it.
 
         Args:
-            outputs: of the network.
-            heads: those of this objective.
+            outputs: the outputs of the network.
+            heads: the heads of this objective.
             batch: inputs, targets and weights.
 
         Returns:
             for each name in ``weights`` the sum of the losses, from which gradients flow, and the
-            number that it is divided by; the same for each name in ``metrics``. Each replica gives
-            its own; they are added up.
+            number that it is divided by; the same for each name in ``metrics``. Each replica
+            returns its own, and they are summed.
         """
 
 
 def mean(value: Any) -> Any:
-    """The metric of an objective that is a mean."""
+    """Returns the metric of an objective that is a mean."""
     return value
 
 
@@ -66,7 +66,8 @@ class Supervised:
     """The objective that compares the network's outputs with targets.
 
     Args:
-        function: from targets, outputs and sample weights (or None) to a sum and a count.
+        function: a function from targets, outputs and sample weights (or None) to a sum and a
+            count.
     """
 
     weights: Mapping[str, float] = {"loss": 1.0}

@@ -23,8 +23,8 @@ class PairLabels:
     ``pair_accuracy``.
 
     Args:
-        head: for two labels, such as ``heads.build(backbone, "pair")``.
-        weight: of the loss.
+        head: a head for two labels, such as ``heads.build(backbone, "pair")``.
+        weight: the weight of the loss in the total.
     """
 
     def __init__(self, head: Head, weight: float = 1.0):

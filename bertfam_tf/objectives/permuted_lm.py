@@ -15,13 +15,13 @@ from bertfam_tf.objectives.predictions import token_loss, token_metrics
 class PermutedTokens:
     """Cross-entropy of the predicted tokens: the loss ``permutation_lm``.
 
-    Inputs of the network are those of the backbone with ``perm_mask`` and ``target_mapping``; the
-    target is ``token_ids``, int32 (batch, predictions), and weights are those of ``Permuted``.
+    The network's inputs are the backbone's, with ``perm_mask`` and ``target_mapping``; the target
+    is ``token_ids``, int32 (batch, predictions), and the weights are the field of ``Permuted``.
     Metrics are ``permutation_lm_accuracy`` and ``permutation_lm_perplexity``.
 
     Args:
-        head: over the vocabulary, such as ``heads.build(backbone, "permutation_lm")``.
-        weight: of the loss.
+        head: the head over the vocabulary, such as ``heads.build(backbone, "permutation_lm")``.
+        weight: the weight of the loss in the total.
     """
 
     def __init__(self, head: Head, weight: float = 1.0):

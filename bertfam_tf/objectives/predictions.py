@@ -1,4 +1,4 @@
-"""The places in a batch at which tokens are predicted."""
+"""The positions in a batch at which tokens are predicted."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from bertfam_tf.objectives.objective import SumAndCount, mean
 
 
 def token_metrics(name: str) -> Mapping[str, Callable[[Any], Any]]:
-    """The metrics of a loss over tokens that ``token_loss`` returns."""
+    """Returns the metrics of a loss over tokens that ``token_loss`` returns."""
     return {f"{name}_accuracy": mean, f"{name}_perplexity": ops.exp}
 
 
 def token_loss(name: str, logits: Any, tokens: Any, weights: Any) -> dict[str, SumAndCount]:
-    """The cross-entropy of tokens, and how many of them are the most probable ones.
+    """Returns the cross-entropy of tokens, and how many of them are the most probable ones.
 
     Args:
-        name: of the loss.
+        name: the name of the loss.
         logits: (…, vocabulary).
         tokens: int (…).
         weights: float32 (…).
@@ -40,13 +40,13 @@ def token_loss(name: str, logits: Any, tokens: Any, weights: Any) -> dict[str, S
 
 
 def in_batch(positions: Any, length: Any) -> Any:
-    """Positions in rows, int (batch, predictions), as indexes among the batch · length tokens."""
+    """Converts positions in rows, int (batch, predictions), to indices into batch · length."""
     rows = ops.cumsum(ops.ones_like(positions[:, :1]), axis=0) - 1
     return positions + rows * ops.cast(length, positions.dtype)
 
 
 def counted(weights: Any, *values: Any) -> tuple[Any, ...]:
-    """Weights and values flattened; where shapes may depend on values, without those of weight 0.
+    """Flattens weights and values; where shapes may depend on values, drops entries of weight 0.
 
     Args:
         weights: (batch, predictions).
@@ -55,13 +55,13 @@ def counted(weights: Any, *values: Any) -> tuple[Any, ...]:
     Returns:
         float32 weights (counted,), then the values (counted,).
     """
-    flat = tuple(ops.reshape(each, (-1,)) for each in (weights, *values))
+    flat = tuple(ops.reshape(x, (-1,)) for x in (weights, *values))
     if leaving_padding_out():
         index = ops.nonzero(flat[0])[0]
-        flat = tuple(ops.take(each, index, axis=0) for each in flat)
+        flat = tuple(ops.take(x, index, axis=0) for x in flat)
     return (ops.cast(flat[0], "float32"), *flat[1:])
 
 
 def vectors(x: Any, index: Any) -> Any:
-    """Vectors (counted, width) of tokens (batch, length, width), by ``in_batch``."""
+    """Gathers vectors (counted, width) of tokens (batch, length, width), by ``in_batch``."""
     return ops.take(ops.reshape(x, (-1, x.shape[-1])), index, axis=0)

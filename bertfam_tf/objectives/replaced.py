@@ -20,11 +20,11 @@ class SampledTokens(keras.layers.Layer):
     Samples are drawn from the generator's distribution; no gradient flows through them.
 
     Args:
-        head: of the generator, over the vocabulary.
-        seed: of the samples.
+        head: the generator's head, over the vocabulary.
+        seed: the seed of the samples.
 
     Call:
-        hidden: (batch, length, width), what ``head.select`` returns.
+        hidden: (batch, length, width), the output of ``head.select``.
         token_ids: int32 (batch, length), with masks.
         positions: int32 (batch, predictions), of the masks; of several predictions at one position
             the first counts.
@@ -52,8 +52,8 @@ class SampledTokens(keras.layers.Layer):
         hits = ops.cast(ops.equal(at, ops.arange(length, dtype=positions.dtype)), token_ids.dtype)
         hits = hits * counted  # (batch, predictions, length)
         index = ops.argmax(hits, axis=1)  # (batch, length)
-        found = ops.take_along_axis(ops.cast(sampled, token_ids.dtype), index, axis=1)
-        return ops.where(ops.max(hits, axis=1) > 0, found, token_ids)
+        replacements = ops.take_along_axis(ops.cast(sampled, token_ids.dtype), index, axis=1)
+        return ops.where(ops.max(hits, axis=1) > 0, replacements, token_ids)
 
     def compute_output_spec(self, hidden, token_ids, positions, weights):
         return keras.KerasTensor(token_ids.shape, token_ids.dtype)
@@ -62,12 +62,12 @@ class SampledTokens(keras.layers.Layer):
 def replaced_tokens_network(
     generator: Backbone, generator_head: Head, discriminator: Backbone, seed: int | None = None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Inputs and outputs of a generator and a discriminator, for ``Learner``.
+    """Builds inputs and outputs of a generator and a discriminator, for ``Learner``.
 
-    Inputs are those of the backbones, with masks; ``positions``, int32 (batch, predictions), of the
-    masks; and ``weights``, float32 of the same shape. Outputs are ``generator`` and
-    ``discriminator``, outputs of the backbones, and ``token_ids``, those of the discriminator's
-    input, int32 (batch, length).
+    The inputs are the backbones' inputs, with masks; ``positions``, int32 (batch, predictions), of
+    the masks; and ``weights``, float32 of the same shape. Outputs are ``generator`` and
+    ``discriminator``, outputs of the backbones, and ``token_ids``, the discriminator's input, int32
+    (batch, length).
 
     The embeddings are shared by building both backbones from the same parts, as
     ``Backbone(…, parts=generator.parts.subset("token_embedding", …))`` does.
@@ -77,14 +77,17 @@ def replaced_tokens_network(
         "positions": keras.Input((None,), dtype="int32", name="positions"),
         "weights": keras.Input((None,), dtype="float32", name="weights"),
     }
-    given = {name: inputs[name] for name in generator.token_inputs}
-    outputs = generator(given)
+    generator_inputs = {name: inputs[name] for name in generator.token_inputs}
+    outputs = generator(generator_inputs)
     sampled = SampledTokens(generator_head, seed, name="sampled_tokens")(
-        generator_head.select(outputs), given["token_ids"], inputs["positions"], inputs["weights"]
+        generator_head.select(outputs),
+        generator_inputs["token_ids"],
+        inputs["positions"],
+        inputs["weights"],
     )
     return inputs, {
         "generator": outputs,
-        "discriminator": discriminator({**given, "token_ids": sampled}),
+        "discriminator": discriminator({**generator_inputs, "token_ids": sampled}),
         "token_ids": sampled,
     }
 
@@ -92,19 +95,20 @@ def replaced_tokens_network(
 class ReplacedTokens:
     """Masked tokens for the generator, and for the discriminator which tokens were replaced.
 
-    The loss ``masked_lm`` is that of ``MaskedTokens`` on the generator, and ``rtd`` the binary
-    cross-entropy over all real tokens; a sample that equals the original counts as original
+    The loss ``masked_lm`` is the same as for ``MaskedTokens``, on the generator, and ``rtd`` the
+    binary cross-entropy over all real tokens; a sample that equals the original counts as original
     (section 2). Targets are ``token_ids``, int32 (batch, predictions), and ``originals``, int32
     (batch, length), the tokens before masking.
 
-    Metrics are those of ``MaskedTokens`` for the generator, and ``rtd_accuracy``, the share of real
-    tokens that are classified correctly. Most are original: one that never finds a replaced token
-    has the share of original tokens.
+    Metrics are the same as for ``MaskedTokens``, for the generator, and ``rtd_accuracy``, the
+    proportion of real tokens that are classified correctly. Most tokens are original: a
+    discriminator that never detects a replaced token already reaches the proportion of original
+    tokens.
 
     Args:
-        generator_head: over the vocabulary.
-        head: of the discriminator, one logit for each token.
-        weight: of ``rtd`` (λ in section 2; 50 in the paper).
+        generator_head: the head over the vocabulary.
+        head: the discriminator's head, with one logit for each token.
+        weight: the weight of ``rtd`` in the total (λ in section 2; 50 in the paper).
     """
 
     def __init__(self, generator_head: Head, head: Head, weight: float = 50.0):

@@ -22,7 +22,7 @@ from bertfam_tf.objectives.predictions import (
 
 
 class Boundaries(NamedTuple):
-    """The tokens outside of both ends of spans, for each token inside.
+    """The tokens just outside both ends of a span, for each token inside it.
 
     Fields:
         left, right: int (batch, predictions), the positions before a span's first token and after
@@ -46,31 +46,35 @@ def span_boundaries(
     weights: Any = None,
     longest: int | None = None,
 ) -> Boundaries:
-    """Which tokens the tokens of spans are predicted from.
+    """Finds the tokens from which the tokens of spans are predicted.
 
-    Keras operations alone, for use in an input pipeline or in a loss. Special tokens count as
-    tokens outside: a span after ``[CLS]`` has a left boundary. A span at an end of its row has only
-    one boundary, and weights of 0.
+    It uses only Keras operations, so it works in an input pipeline and in a loss. Special tokens
+    count as outside tokens: a span after ``[CLS]`` has a left boundary. A span at an end of its row
+    has only one boundary, and weights of 0.
 
     Args:
         positions, starts, ends: int (batch, predictions): positions of tokens, and of the first and
             the last token of the span of each, as ``Masking`` selected them or as given.
         padding_mask: int (batch, length), 1 at real tokens.
         weights: float (batch, predictions), 0 where there is no prediction; None for 1.
-        longest: number of tokens of a span that are predicted, from its first; others have a weight
-            of 0. None for all.
+        longest: the number of tokens of a span that are predicted, from its first; others have a
+            weight of 0. None for all.
 
     Raises:
-        ValueError: for positions, starts, ends or weights of different shapes.
+        ValueError: if positions, starts, ends and weights have different shapes.
     """
     shape = ops.convert_to_tensor(positions).shape
-    given = {"starts": starts, "ends": ends, **({} if weights is None else {"weights": weights})}
-    for name, value in given.items():
-        found = ops.convert_to_tensor(value).shape
-        if len(found) != len(shape) or any(
-            None not in pair and pair[0] != pair[1] for pair in zip(found, shape, strict=True)
+    same_shaped = {
+        "starts": starts,
+        "ends": ends,
+        **({} if weights is None else {"weights": weights}),
+    }
+    for name, value in same_shaped.items():
+        actual = ops.convert_to_tensor(value).shape
+        if len(actual) != len(shape) or any(
+            None not in pair and pair[0] != pair[1] for pair in zip(actual, shape, strict=True)
         ):
-            raise ValueError(f"{name} must have the shape of positions, {shape}, got {found}.")
+            raise ValueError(f"{name} must have the shape of positions, {shape}, got {actual}.")
     positions, starts, ends, mask = (
         ops.cast(each, "int32") for each in (positions, starts, ends, padding_mask)
     )
@@ -81,26 +85,26 @@ def span_boundaries(
     if longest is not None:
         there = ops.logical_and(there, places < longest)
     left, right, places = (ops.where(there, each, 0) for each in (left, right, places))
-    # Next to a span is padding where the row is shorter than the batch.
+    # The neighbour of a span is padding where the row is shorter than the batch.
     real = ops.take_along_axis(mask, left, axis=1) * ops.take_along_axis(mask, right, axis=1)
     there = ops.logical_and(there, real > 0)
-    found = ops.cast(there, "float32")
-    return Boundaries(left, right, places, found if weights is None else found * weights)
+    actual = ops.cast(there, "float32")
+    return Boundaries(left, right, places, actual if weights is None else actual * weights)
 
 
 class SpanBoundaryHead(keras.layers.Layer):
-    """From the outputs at a span's boundaries and a place in the span to logits of the token there.
+    """A head that predicts a span's tokens from the outputs at the span's boundaries.
 
-    The two outputs and the embedding of the place are concatenated; two dense layers, each with
-    GELU and a norm; an output projection tied to the token embedding.
+    It concatenates the two outputs and the embedding of the position in the span, and applies two
+    dense layers, each with GELU and a norm, and an output projection tied to the token embedding.
 
     Args:
         parts: the layers after the concatenation, applied one after the other.
-        places: embedding of the places.
+        places: the embedding of the positions in a span.
 
     Call:
         left, right: (…, width), outputs at the boundaries.
-        places: int (…), from 0 to the number of places - 1.
+        places: int (…), positions in the span, from 0 to ``longest`` - 1.
         targets: int (…), one token for each; None for all logits.
 
     Returns:
@@ -116,7 +120,7 @@ class SpanBoundaryHead(keras.layers.Layer):
 
     @property
     def longest(self) -> int:
-        """The number of places."""
+        """The number of positions in a span that have an embedding."""
         return self.places.input_dim
 
     def build(self, left_shape, right_shape=None, places_shape=None):
@@ -136,20 +140,20 @@ class SpanBoundaryHead(keras.layers.Layer):
 def span_boundary_head(
     backbone: Backbone, longest: int = 15, place_size: int = 200
 ) -> SpanBoundaryHead:
-    """A head for ``backbone`` with random weights, as SpanBERT's code has it.
+    """Returns a head for ``backbone`` with random weights, as in SpanBERT's code.
 
     Its dtype policy is the backbone's, except that logits are float32 if that computes in half
     precision.
 
     Args:
-        backbone: whose token embedding the output projection is tied to.
-        longest: number of places in a span that have an embedding, ``max-pair-targets`` of
+        backbone: the backbone whose token embedding the output projection is tied to.
+        longest: the number of positions in a span that have an embedding, ``max-pair-targets`` of
             SpanBERT's recipe; a span can be longer than those that are drawn, because spans that
             touch are one.
-        place_size: width of the embedding of places.
+        place_size: the width of the embedding of positions in a span.
 
     Raises:
-        ValueError: for a backbone whose token embedding is not one table, or sizes below 1.
+        ValueError: if the backbone's token embedding is not one table, or a size is below 1.
     """
     for name, size in (("longest", longest), ("place_size", place_size)):
         if size < 1:
@@ -206,15 +210,15 @@ class SpanBoundary:
     A batch has the targets and weights of ``MaskedTokens``, so that both train together, and the
     targets ``starts`` and ``ends``, int32 (batch, predictions), as ``Masking`` returns them with
     ``lengths=geometric(), unit="word", together=True``. The input ``padding_mask`` of the network
-    is read. Spans at a row's end, and places beyond the head's, have no loss.
+    is read. Spans at a row's end, and positions beyond the head's ``longest``, have no loss.
 
     The loss is the mean over the sum of the weights. SpanBERT's code divides the sum by the number
     of predicted tokens of each replica, plus 1. Metrics are ``sbo_accuracy`` and
-    ``sbo_perplexity``, as those of ``MaskedTokens``.
+    ``sbo_perplexity``, computed as in ``MaskedTokens``.
 
     Args:
         head: ``span_boundary_head(backbone)``.
-        weight: of the loss.
+        weight: the weight of the loss in the total.
 
     Raises:
         ValueError: in training, for a batch without one of the targets.
@@ -229,8 +233,8 @@ class SpanBoundary:
         head, targets = heads["sbo"], batch.targets
         for name in ("positions", "token_ids", "starts", "ends"):
             if name not in targets:
-                raise ValueError(f"targets must have {name!r}, got {', '.join(targets)}.")
-        found = span_boundaries(
+                raise ValueError(f"targets must contain {name!r}, got {', '.join(targets)}.")
+        boundaries = span_boundaries(
             targets["positions"],
             targets["starts"],
             targets["ends"],
@@ -239,9 +243,11 @@ class SpanBoundary:
             head.longest,
         )
         x = outputs["sequence_output"]  # (batch, length, width)
-        left, right = (in_batch(each, ops.shape(x)[1]) for each in (found.left, found.right))
+        left, right = (
+            in_batch(each, ops.shape(x)[1]) for each in (boundaries.left, boundaries.right)
+        )
         weights, left, right, places, tokens = counted(
-            found.weights, left, right, found.places, targets["token_ids"]
+            boundaries.weights, left, right, boundaries.places, targets["token_ids"]
         )
         logits = head(vectors(x, left), vectors(x, right), places)
         return token_loss("sbo", logits, tokens, weights)

@@ -1,4 +1,4 @@
-"""Search in the texts of a file by their embeddings: an example of the job, not a database."""
+"""Exact in-memory search in the texts of a file by their embeddings; not a vector database."""
 
 from bertfam_tf.search.build import build
 from bertfam_tf.search.index import Hit, Index

@@ -50,27 +50,28 @@ def build(
 ) -> int:
     """Embeds the rows, and writes an index of them.
 
-    Rows without any text but white space are not documents. Vectors have length 1, also if the
-    task's do not: scores are cosines.
+    Rows without any text but white space are not documents. Vectors are normalized to length 1,
+    whatever the task's are, so scores are cosines.
 
     Args:
         task: the model.
         rows: with the features ``text`` and, if there are ids, ``id``.
-        directory: of the index; new, or that of an interrupted build of the same index.
+        directory: the directory of the index: a new one, or one with an interrupted build of the
+            same index.
         source: identifies the file, as JSON values.
         precision: ``"float32"``; ``"int8"``, a quarter of the size, with the ranges of the first
             part; or ``"binary"``, a 32nd.
-        prompt: the name of the prompt before each document; None for none.
-        batch_size: of the model.
+        prompt: the name of the prompt before each document; None for no prompt.
+        batch_size: the batch size of the model.
         verbose: whether to show a progress bar.
-        part_rows: rows of a part.
+        part_rows: the number of rows of a part.
 
     Returns:
         The number of documents.
 
     Raises:
-        ValueError: for an unknown precision or prompt, a directory with something else, or rows
-            without any text.
+        ValueError: if the precision or prompt is unknown, the directory contains something else, or
+            no row has text.
         BlockingIOError: if another process is building it.
         OSError: if writing fails, for example because the disk is full; the next build resumes.
     """
@@ -79,7 +80,7 @@ def build(
     if prompt is not None and prompt not in task.prompts:
         raise ValueError(unknown("prompt", prompt, task.prompts))
     target = Path(directory)
-    wanted = Description(
+    description = Description(
         model=fingerprint(task),
         family=task.backbone.family,
         name=type(task).__name__,
@@ -91,15 +92,15 @@ def build(
         part_rows=part_rows,
     )
     with files.exclusive_lock(target, target.with_name(f".{target.name}.lock")):
-        described = _started(target, wanted)
+        described = _started(target, description)
         if described.documents is None:
             described = _filled(task, rows, target, described, batch_size, verbose)
     assert described.documents is not None
     return described.documents
 
 
-def _started(target: Path, wanted: Description) -> Description:
-    """The description of an interrupted build, or of a new one."""
+def _started(target: Path, description: Description) -> Description:
+    """Returns the description of an interrupted build, or of a new one."""
 
     def job(described: Description) -> dict[str, Any]:
         return {k: v for k, v in asdict(described).items() if k not in _OF_BUILDING}
@@ -107,10 +108,10 @@ def _started(target: Path, wanted: Description) -> Description:
     def read(file: Path) -> dict[str, Any]:
         return job(read_description(file.parent))
 
-    if files.resume(target, [target / FILE], job(wanted), read, "an index"):
+    if files.resume(target, [target / FILE], job(description), read, "an index"):
         return read_description(target)
-    write_description(target, wanted)
-    return wanted
+    write_description(target, description)
+    return description
 
 
 def _filled(
@@ -162,25 +163,25 @@ def _text(row: Row) -> bytes:
 
 
 def _id(row: Row, place: int) -> bytes:
-    given = row.features.get("id", row.id)
-    if given is None:
+    identifier = row.features.get("id", row.id)
+    if identifier is None:
         return str(place).encode()
-    return given if isinstance(given, bytes) else str(given).encode()
+    return identifier if isinstance(identifier, bytes) else str(identifier).encode()
 
 
 def _unit_vectors(
     task: TextEmbedder, rows: list[Row], described: Description, batch_size: int
 ) -> np.ndarray:
-    """The embeddings of rows, of length 1, in their order."""
+    """Computes the embeddings of rows, of length 1, in their order."""
     if not rows:
         return np.zeros((0, described.width), "float32")
     # Batches of texts of similar length have little padding.
     order = sorted(range(len(rows)), key=lambda i: len(_text(rows[i])))
-    found = task.predict(
+    embeddings = task.predict(
         [_text(rows[i]) for i in order], prompt=described.prompt, batch_size=batch_size
     )
-    vectors = np.empty_like(found)
-    vectors[order] = unit_length(found)
+    vectors = np.empty_like(embeddings)
+    vectors[order] = unit_length(embeddings)
     if not np.isfinite(vectors).all():
         raise ValueError(f"The model returns NaN or infinity for {rows[0].location} or after it.")
     return vectors

@@ -13,9 +13,10 @@ from bertfam_tf.search.storage import FILE, parts, read_description
 from bertfam_tf.tasks import TextEmbedder, quantize_embeddings
 from bertfam_tf.tasks.fingerprint import fingerprint
 
-# Of int8 vectors, which are converted for the search, this many at a time.
+# The number of int8 vectors that are converted at a time for the search.
 _CHUNK = 1 << 16
-# Of bits, the distances decide which documents are compared with the query's own values.
+# For binary vectors, Hamming distances choose the candidates, which are rescored with the query's
+# own values.
 _CANDIDATES = 10
 
 
@@ -24,9 +25,9 @@ class Hit(NamedTuple):
 
     Fields:
         row: its row in the file, from 0.
-        id: as in the file, or its row.
-        score: the cosine; of binary vectors, that of the query and the signs of the document's
-            values.
+        id: its id in the file, or else its row.
+        score: the cosine; for binary vectors, the cosine of the query and the signs of the
+            document's values.
         text: the document.
     """
 
@@ -40,14 +41,14 @@ class Index:
     """The documents of a file, by the embeddings that ``build`` wrote. Vectors are kept in memory.
 
     Args:
-        directory: of the index.
+        directory: the directory of the index.
 
     Attributes:
-        described: what ``index.json`` says.
+        described: the content of ``index.json``.
 
     Raises:
-        ValueError: for a directory that is not an index, is not complete, or is damaged; or
-            without faiss, which the message says how to install.
+        ValueError: if the directory is not an index, is not complete, or is damaged; or faiss is
+            not installed (the message says how to install it).
     """
 
     def __init__(self, directory: str | Path):
@@ -68,28 +69,29 @@ class Index:
         self._vectors = np.concatenate([part.vectors() for part in self._parts])
 
     def check(self, task: TextEmbedder) -> None:
-        """Raises a ``ValueError`` for another model than that of the index."""
+        """Raises a ``ValueError`` if ``task`` is not the model of the index."""
         said, width = self.described, task.outputs[0].shape[-1]
-        if (found := fingerprint(task)) != said.model:
+        if (actual := fingerprint(task)) != said.model:
             raise ValueError(
                 f"{self.directory} was built by another model: a {said.family} {said.name} of "
                 f"{said.width} values, {said.model[:12]}; this one is a {task.backbone.family} "
-                f"{type(task).__name__} of {width}, {found[:12]}."
+                f"{type(task).__name__} of {width}, {actual[:12]}."
             )
 
     def search(
         self, task: TextEmbedder, queries: list[str], *, top: int = 10, prompt: str | None = None
     ) -> list[list[Hit]]:
-        """The nearest documents of each query, the best first.
+        """Returns the nearest documents of each query, the best first.
 
         Args:
             task: the model of the index.
             queries: texts.
             top: the number of documents, at most all.
-            prompt: the name of the prompt before each query; None for none.
+            prompt: the name of the prompt before each query; None for no prompt.
 
         Raises:
-            ValueError: for another model, an unknown prompt, ``top`` below 1, or damaged texts.
+            ValueError: if the model is another one, the prompt is unknown, ``top`` is below 1, or
+                texts are damaged.
         """
         if top < 1:
             raise ValueError(f"top must be at least 1, got {top}.")
@@ -103,7 +105,7 @@ class Index:
         return [self._hits(*pair) for pair in zip(scores, places, strict=True)]
 
     def nearest(self, queries: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray]:
-        """The scores and numbers of the nearest documents, best first.
+        """Returns the scores and numbers of the nearest documents, best first.
 
         Args:
             queries: float32 (queries, width), of length 1.
@@ -123,12 +125,12 @@ class Index:
         # it is computed from the code, so that vectors are only cast.
         constant = queries @ (low + 128.5 * steps)
         scaled = np.ascontiguousarray(queries * steps)
-        found = []
+        results = []
         for start in range(0, len(self._vectors), _CHUNK):
             codes = self._vectors[start : start + _CHUNK].astype("float32")
             scores, places = self._nearest_floats(scaled, codes, min(top, len(codes)))
-            found.append((scores + constant[:, np.newaxis], places + start))
-        scores, places = (np.concatenate(each, axis=1) for each in zip(*found, strict=True))
+            results.append((scores + constant[:, np.newaxis], places + start))
+        scores, places = (np.concatenate(arrays, axis=1) for arrays in zip(*results, strict=True))
         return _best(scores, places, top)
 
     def _nearest_floats(
@@ -148,19 +150,21 @@ class Index:
 
     def _hits(self, scores: np.ndarray, places: np.ndarray) -> list[Hit]:
         of_part = np.searchsorted(self._counts, places, side="right") - 1
-        found: dict[int, tuple[int, str, str]] = {}
+        documents: dict[int, tuple[int, str, str]] = {}
         for number in np.unique(of_part):
             mine = places[of_part == number]
             inside = (mine - self._counts[number]).tolist()
-            found |= dict(zip(mine.tolist(), self._parts[number].documents(inside), strict=True))
+            documents |= dict(
+                zip(mine.tolist(), self._parts[number].documents(inside), strict=True)
+            )
         return [
-            Hit(found[place][0], found[place][1], float(score), found[place][2])
+            Hit(documents[place][0], documents[place][1], float(score), documents[place][2])
             for place, score in zip(places.tolist(), scores, strict=True)
         ]
 
 
 def _best(scores: np.ndarray, places: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray]:
-    """The best of each row; of equal scores the first document."""
+    """Returns the best of each row; among equal scores, the first document."""
     order = np.lexsort((places, -scores), axis=1)[:, :top]
     return np.take_along_axis(scores, order, 1), np.take_along_axis(places, order, 1)
 

@@ -9,14 +9,14 @@ from bertfam_tf.tasks import TextEmbedder
 
 
 def embedder(path: str | Path) -> TextEmbedder:
-    """The embedder at a path.
+    """Returns the embedder at a path.
 
     Args:
         path: a saved task, or a checkpoint that ``TextEmbedder.from_pretrained`` reads.
 
     Raises:
         CheckpointError: as ``tasks.load`` and ``from_pretrained`` raise it.
-        ValueError: for a saved task of another kind.
+        ValueError: if the saved task is of another kind.
     """
     if not tasks.is_saved(path):
         return TextEmbedder.from_pretrained(path)

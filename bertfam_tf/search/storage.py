@@ -33,20 +33,20 @@ _STORED = {"float32": "F32", "int8": "I8", "binary": "U8"}
 
 @dataclass(frozen=True)
 class Description:
-    """What ``index.json`` says.
+    """The content of ``index.json``.
 
     Attributes:
         model: the model's sha256, see ``fingerprint``.
-        family, name: of the model, for people.
+        family, name: the model's family and name, for people.
         width: the number of values of an embedding.
-        precision: of the stored vectors, one of ``PRECISIONS``.
+        precision: the precision of the stored vectors, one of ``PRECISIONS``.
         prompt: the name of the prompt before each document, or None.
         source: identifies the file of documents.
         rows: the number of its rows.
         part_rows: the number of rows of a part.
         ranges: for int8, the smallest and the largest of each value; None before the first part.
         documents: the number of documents; None while it is being built.
-        format: of these files.
+        format: the version of the format of these files.
     """
 
     model: str
@@ -79,16 +79,16 @@ def write_description(directory: Path, described: Description) -> None:
 
 
 def read_description(directory: Path) -> Description:
-    """The description of an index.
+    """Returns the description of an index.
 
     Raises:
-        ValueError: for a directory without one, or one that is damaged.
+        ValueError: if there is none, or it is damaged.
     """
     file = directory / FILE
     if not file.is_file():
         raise ValueError(f"No {FILE} in {directory}; expected an index of bertfam index.")
     stored = parsing.read_json(file)
-    names = {each.name for each in fields(Description)}
+    names = {field.name for field in fields(Description)}
     if not isinstance(stored, dict) or stored.get("format") != FORMAT or names != set(stored):
         raise ValueError(f"{file} is not the description of an index of format {FORMAT}.")
     limits = {"width": _WIDEST, "rows": _MOST, "part_rows": _MOST}
@@ -126,7 +126,7 @@ class Part:
         count: the number of its documents.
 
     Raises:
-        ValueError: for a file that is missing or damaged, or does not fit the description.
+        ValueError: if the file is missing or damaged, or does not fit the description.
     """
 
     def __init__(self, file: Path, described: Description):
@@ -142,9 +142,9 @@ class Part:
         }
         for name, (dtype, shape) in expected.items():
             if about[name] != (dtype, shape) or not 0 <= self.count <= described.part_rows:
-                found = " ".join(map(str, about[name]))
+                actual = " ".join(map(str, about[name]))
                 raise ValueError(
-                    f"{file}: {name} is {found}, expected {dtype} {shape}, of at most "
+                    f"{file}: {name} is {actual}, expected {dtype} {shape}, of at most "
                     f"{described.part_rows} rows."
                 )
         for name in ("texts", "ids"):
@@ -153,21 +153,21 @@ class Part:
         self._sizes = {name: about[name][1][0] for name in ("texts", "ids")}
 
     def vectors(self) -> np.ndarray:
-        """The stored vectors, (documents, width) or (documents, bytes).
+        """Returns the stored vectors, (documents, width) or (documents, bytes).
 
         Raises:
-            ValueError: for values that are not finite.
+            ValueError: if values are not finite.
         """
-        found = self._tensors["vectors"]
-        if found.dtype == np.float32 and not np.isfinite(found).all():
+        stored = self._tensors["vectors"]
+        if stored.dtype == np.float32 and not np.isfinite(stored).all():
             raise ValueError(f"{self.file}: vectors contains NaN or infinity.")
-        return found
+        return stored
 
     def documents(self, places: Sequence[int]) -> list[tuple[int, str, str]]:
-        """The row, id and text of documents of this part.
+        """Returns the row, id and text of documents of this part.
 
         Raises:
-            ValueError: for texts or ids that the file does not have.
+            ValueError: if the file lacks texts or ids.
         """
         rows = self._tensors["rows"]
         texts, ids = (self._strings(name, places) for name in ("text", "id"))
@@ -180,8 +180,8 @@ class Part:
         with self._opened() as opened:
             stored = opened.get_slice(f"{kind}s")
             spans = [(int(ends[p - 1]) if p else 0, int(ends[p])) for p in places]
-            found = [stored[a:b].tobytes() if a < b else b"" for a, b in spans]
-        return [each.decode("utf-8", "replace") for each in found]
+            encoded = [stored[a:b].tobytes() if a < b else b"" for a, b in spans]
+        return [string.decode("utf-8", "replace") for string in encoded]
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[Any]:
@@ -217,7 +217,7 @@ def write_part(
         file: its path.
         described: the index.
         vectors: (documents, width), or (documents, bytes) for binary.
-        documents: the row, id and text of each.
+        documents: the row, id and text of each document.
     """
     rows, ids, texts = zip(*documents, strict=True) if documents else ((), (), ())
     arrays = {
@@ -226,16 +226,16 @@ def write_part(
     }
     for name, strings in (("text", texts), ("id", ids)):
         arrays[f"{name}s"] = np.frombuffer(b"".join(strings), "uint8")
-        arrays[f"{name}_ends"] = np.cumsum([len(each) for each in strings], dtype="int64")
+        arrays[f"{name}_ends"] = np.cumsum([len(string) for string in strings], dtype="int64")
     with files.atomic(file) as temporary:
         written.write(arrays, temporary)
 
 
 def part_file(directory: Path, number: int) -> Path:
-    """The path of a part."""
+    """Returns the path of a part."""
     return directory / f"part-{number:05}.safetensors"
 
 
 def parts(directory: Path, described: Description) -> Iterator[Part]:
-    """The parts of an index; errors as for ``Part``."""
+    """Yields the parts of an index; errors as for ``Part``."""
     return (Part(part_file(directory, i), described) for i in range(described.parts))

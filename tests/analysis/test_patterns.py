@@ -116,5 +116,5 @@ def test_projection(tiny, tmp_path):
             analysis.project(wrong)
     with pytest.raises(ValueError, match="layer must be from 0"):
         analysis.mean_vectors(task, ["a"], layer=99)
-    with pytest.raises(ValueError, match="as many as points"):
+    with pytest.raises(ValueError, match="Expected one label per point"):
         analysis.draw_projection(points, tmp_path / "a.png", ["a"])

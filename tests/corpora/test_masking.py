@@ -341,9 +341,9 @@ def test_mistakes(tokenizer, options, message):
 
 def test_mistakes_in_calls(tokenizer):
     ids, mask = _rows(2)
-    with pytest.raises(ValueError, match="spans must be given for the unit 'given' alone"):
+    with pytest.raises(ValueError, match="spans are required by unit 'given' and allowed only"):
         Masking(tokenizer)(ids, mask, _seeds(2), np.zeros_like(ids))
-    with pytest.raises(ValueError, match="spans must be given for the unit 'given' alone"):
+    with pytest.raises(ValueError, match="spans are required by unit 'given' and allowed only"):
         Masking(tokenizer, unit="given")(ids, mask, _seeds(2))
     with pytest.raises(ValueError, match="must have a mask token"):
         Masking(ByteBPETokenizer(byte_characters(), []))

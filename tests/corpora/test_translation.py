@@ -138,7 +138,7 @@ def test_mistakes(tokenizer):
     with pytest.raises(ValueError, match="max_length 5 is too small"):
         TranslationPairs(backbone, tokenizer, 5)
     plain = BPETokenizer(PIECES, [], special_tokens=tokenizer.special_tokens)
-    with pytest.raises(ValueError, match="a text must begin with a special token, got a layout of"):
+    with pytest.raises(ValueError, match="A text must start with a special token, got a layout of"):
         TranslationPairs(backbone, plain)
     pairs = TranslationPairs(backbone, tokenizer)
     for languages, message in (

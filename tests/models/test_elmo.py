@@ -88,10 +88,10 @@ def test_the_features_of_padding_are_zeros(mixed):
     [
         (
             {"filter_widths": (1,)},
-            "as many positive numbers each, got \\[1\\] and \\[16, 16, 32\\]",
+            "equally many positive numbers, got \\[1\\] and \\[16, 16, 32\\]",
         ),
-        ({"filter_widths": (), "filter_counts": ()}, "as many positive numbers each, got \\[\\]"),
-        ({"filter_counts": (1, 2, 0)}, "as many positive numbers each"),
+        ({"filter_widths": (), "filter_counts": ()}, "equally many positive numbers, got \\[\\]"),
+        ({"filter_counts": (1, 2, 0)}, "equally many positive numbers"),
         ({"max_characters": 2}, "from the largest of filter_widths, 3, to 256, got 2"),
         ({"max_characters": 10**9}, "from the largest of filter_widths, 3, to 256, got 1000000000"),
         ({"hidden_size": 7}, "hidden_size must be even, half for each direction, got 7"),

@@ -333,9 +333,11 @@ def test_parameters_of_the_published_language_model():
 
 
 def test_clusters_that_do_not_fit():
-    with pytest.raises(ValueError, match=r"cut-offs \(12, 60\) must increase and be below 40"):
+    with pytest.raises(
+        ValueError, match=r"cutoffs \(12, 60\) must increase and be below vocab_size 40"
+    ):
         _build("transformer_xl", cutoffs=(12, 60))
-    with pytest.raises(ValueError, match=r"cut-offs \(12, 12\) must increase"):
+    with pytest.raises(ValueError, match=r"cutoffs \(12, 12\) must increase"):
         _build("transformer_xl", cutoffs=(12, 12))
     with pytest.raises(
         ValueError, match="embedding_size 8, divided by 4 for each of 2 cut-offs, is less than 1"

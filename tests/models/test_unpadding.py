@@ -166,7 +166,7 @@ def test_a_block_computes_single_queries(norm):
 
 def test_positions_take_no_single_queries():
     attention = layers.SelfAttention(2, 4, positions=layers.rotate)
-    with pytest.raises(ValueError, match="takes neither query nor groups"):
+    with pytest.raises(ValueError, match="accepts neither query nor groups"):
         attention(np.ones((1, 3, 8)), query=np.ones((1, 8)))
 
 

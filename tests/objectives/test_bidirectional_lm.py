@@ -104,7 +104,7 @@ def test_mistakes():
     objective = BidirectionalTokens(head)
     with pytest.raises(ValueError, match="targets must be the ids of words, got none"):
         objective.loss(backbone(inputs), objective.heads, Batch(inputs))
-    with pytest.raises(ValueError, match="vocabulary must begin with '<S>', '</S>' and a word"):
+    with pytest.raises(ValueError, match="vocabulary must start with '<S>', '</S>' and a word"):
         SentenceWords(CharacterTokenizer(), VOCABULARY[1:], 20)
-    with pytest.raises(ValueError, match="vocabulary must have each word once"):
+    with pytest.raises(ValueError, match="vocabulary must not repeat a word"):
         SentenceWords(CharacterTokenizer(), [*VOCABULARY, "the"], 20)

@@ -211,5 +211,7 @@ def test_mistakes():
         span_boundaries(POSITIONS, STARTS, ENDS[:, :2], MASK)
     batch, objective = _batch(backbone), SpanBoundary(head)
     del batch.targets["ends"]
-    with pytest.raises(ValueError, match="targets must have 'ends', got positions, starts, token"):
+    with pytest.raises(
+        ValueError, match="targets must contain 'ends', got positions, starts, token"
+    ):
         objective.loss(backbone(batch.inputs), objective.heads, batch)

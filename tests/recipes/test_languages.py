@@ -72,7 +72,7 @@ def test_wrong_files(files, translations):
     (files / "empty.tsv").write_text("a\t\n")
     (files / "bytes.tsv").write_bytes(b"a\t\xff\n")
     for names, message in (
-        (("en", "short"), "as many lines as each other, but only one has a line 2"),
+        (("en", "short"), "equally many lines, but only one has a line 2"),
         (("wide.tsv",), "wide.tsv, line 2: expected a text and its translation .* got 3 columns"),
         (("empty.tsv",), "There are no translations in .*empty.tsv"),
         (("bytes.tsv",), "bytes.tsv must be UTF-8"),

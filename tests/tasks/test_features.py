@@ -143,7 +143,7 @@ def test_options_that_do_not_fit_are_refused(tiny):
         ({"feature_layers": [0.5]}, "must be numbers of layers or 'all'"),
         ({"feature_layers": []}, "must be numbers of layers or 'all'"),
         ({"feature_layers": [9]}, "from 0, the embeddings' output, to 3, or from -1 to -4, got 9"),
-        ({"feature_layers": [-1, 3]}, "one or several different ones"),
+        ({"feature_layers": [-1, 3]}, "non-empty and distinct"),
         ({"feature_layers": [1], "combine_layers": "mixed"}, "Did you mean 'mix'"),
     ):
         with pytest.raises(ValueError, match=error):
