@@ -30,14 +30,17 @@ class AttentionMaps:
         return self.example.names
 
     def to_special(self) -> list[np.ndarray]:
-        """Returns the mean attention of words' tokens to each special token (Kovaleva et al. 2019,
-        arXiv 1908.08593): float32 (heads, special tokens) for each layer."""
+        """Returns the mean attention of words' tokens to each special token.
+
+        Kovaleva et al. 2019, arXiv 1908.08593. float32 (heads, special tokens) for each layer.
+        """
         special = self.example.special
         return [x[:, ~special][:, :, special].mean(axis=1) for x in self.layers]
 
     def between(self, first: tuple[int, ...], second: tuple[int, ...]) -> list[np.ndarray]:
-        """Returns the mean attention of one word's tokens to another word's, such as of a verb to
-        its subject: float32 (heads,) for each layer.
+        """Returns the mean attention of one word's tokens to another word's.
+
+        For example, of a verb to its subject; float32 (heads,) for each layer.
 
         Args:
             first, second: ``Word.tokens``.

@@ -134,7 +134,7 @@ def _switches(model: Task | Backbone, mode: Mode | str) -> Iterator[_Off]:
     if mode == "zero":
         yield functools.partial(_zero_heads, layers)
         return
-    switches = [_Switch(switch) for switch in layers]
+    switches = [_Switch(layer) for layer in layers]
     with contextlib.ExitStack() as stack:
         stack.callback(_trace_again, model)
         for switch in switches:

@@ -123,7 +123,7 @@ def draw_attention(maps: AttentionMaps, layer: int, head: int, file: str | Path)
 
     Args:
         maps: the output of ``attention_maps``.
-        layer, head: the indices from 0.
+        layer, head: indices from 0.
         file: the PNG file to write.
 
     Raises:

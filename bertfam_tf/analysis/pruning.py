@@ -62,8 +62,8 @@ def prune(
 ) -> Any:
     """Returns a new model without some heads and hidden units; the old one does not change.
 
-    Without heads, outputs are the same as for ``without_heads`` with ``mode="zero"``. The result is
-    an ordinary model that is smaller and faster: it can be trained, saved and exported.
+    If only heads are removed, outputs are the same as for ``without_heads`` with ``mode="zero"``.
+    The result is an ordinary model that is smaller and faster: it can be trained, saved and exported.
 
     Args:
         model: a task, or a backbone.

@@ -90,8 +90,10 @@ class Report:
         return [int(i) for i in wrong[np.argsort(own[wrong], kind="stable")][:number]]
 
     def suspected(self) -> list[int]:
-        """Returns indices of examples whose label may be wrong, by decreasing score of another,
-        predicted label; the score is at least 0.9."""
+        """Returns indices of examples whose label may be wrong, most suspicious first.
+
+        Another label is predicted with a score of at least 0.9, by which they are sorted.
+        """
         best = self.scores.max(axis=1)
         indices = np.flatnonzero((self.predicted != self.right) & (best >= _SURE))
         return [int(i) for i in indices[np.argsort(-best[indices], kind="stable")]]
@@ -222,7 +224,7 @@ def report(task: TextClassifier, x: Any, y: Any, *, batch_size: int = 32) -> Rep
         " | ".join(t.decode("utf-8", "replace") if isinstance(t, bytes) else str(t) for t in row)
         for row in zip(*columns, strict=True)
     ]
-    return Report(names, texts, right, np.stack([label["scores"] for label in answers]))
+    return Report(names, texts, right, np.stack([answer["scores"] for answer in answers]))
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -176,8 +176,10 @@ def convert(source: str | Path, target: str | Path, **options: Any) -> Path:
 
 
 def _unnamed_labels(checkpoint: Checkpoint) -> list[str] | None:
-    """Returns transformers' default label names of a stored head, unless there are two, its
-    default."""
+    """Returns transformers' default label names of a stored head, unless it has two labels.
+
+    Two is transformers' default number, so a config can omit it.
+    """
     for name, spec in checkpoint.family.heads.items():
         labels = checkpoint.head_labels(name) if spec.has_labels else None
         if labels is not None and len(labels) != 2:

@@ -58,7 +58,7 @@ class Int8Layers:
 
     Attributes:
         answers: the task's answers in float32, for each batch.
-        errors: the layer path to the error of its output in int8 on the calibration texts: the root
+        errors: layer path to the error of its output in int8 on the calibration texts: the root
             mean square of the difference, relative to the output's root mean square.
         in_float: paths of dense layers that stay in float32.
 

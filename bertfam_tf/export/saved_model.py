@@ -124,9 +124,8 @@ def export_saved_model(
     # Together, a server of either directory has the same versions.
     bases = [base, *([fallback_directory(base)] if fallback else [])]
     for model_directory in bases:
-        files.remove_leftovers(
-            model_directory, inside=True
-        )  # even if the killed run had finished it
+        # even if the killed run had finished it
+        files.remove_leftovers(model_directory, inside=True)
         if version in _versions(model_directory):
             raise FileExistsError(f"{model_directory} already has a version {version}.")
     with contextlib.ExitStack() as stack:

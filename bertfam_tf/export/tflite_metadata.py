@@ -81,7 +81,7 @@ class Metadata(NamedTuple):
         inputs, outputs: the names of the tensors, in the file's order.
         tokenizer: the tokenizer's file, ``VOCABULARY`` or ``SENTENCEPIECE``; "" if the app
             tokenizes.
-        files: the name to content of the associated files.
+        files: name to content of the associated files.
     """
 
     name: str

@@ -1,5 +1,4 @@
-"""The layers that models are built from. They use only Keras operations, so they run on all
-backends."""
+"""The layers of models. They use only Keras operations, so they run on all backends."""
 
 from bertfam_tf.layers.activations import activation
 from bertfam_tf.layers.adaptive import AdaptiveEmbedding, AdaptiveSoftmax

@@ -32,7 +32,7 @@ def activation(name: str) -> Callable:
     ``gelu`` is the exact x·Φ(x) (arXiv 1606.08415), ``gelu_new`` its tanh approximation.
 
     Raises:
-        ValueError: ``name`` is unknown.
+        ValueError: if ``name`` is unknown.
     """
     if name not in _ACTIVATIONS:
         raise ValueError(unknown("activation", name, _ACTIVATIONS))

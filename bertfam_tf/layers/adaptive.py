@@ -33,7 +33,7 @@ class AdaptiveEmbedding(keras.layers.Layer):
         (batch, length, width), scaled by √width.
 
     Raises:
-        ValueError: the cut-offs do not increase or exceed the vocabulary, or the vectors of a
+        ValueError: if the cut-offs do not increase or exceed the vocabulary, or the vectors of a
             cluster would have width 0.
     """
 

@@ -70,7 +70,7 @@ def test_retrieval():
     }
     with pytest.raises(ValueError, match="Query 1 has no relevant document"):
         retrieval_scores(found, [[1], []])
-    with pytest.raises(ValueError, match="the same queries, at least one; got 2 and 1"):
+    with pytest.raises(ValueError, match="the same number of queries, at least 1, got 2 and 1"):
         retrieval_scores(found, [[1]])
 
 

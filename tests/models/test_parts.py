@@ -119,7 +119,7 @@ def test_parts_that_cannot_be():
     parts = _build("bert").parts
     with pytest.raises(ValueError, match=r"Unknown part 'token_embeding'\. Did you mean 'token_em"):
         parts.subset("token_embeding")
-    with pytest.raises(ValueError, match="The layer 'layer_0' cannot be the part 'layer_1'"):
+    with pytest.raises(ValueError, match="The layer 'layer_0' cannot be used as 'layer_1'"):
         Parts({"layer_1": parts["layer_0"]})
 
 
