@@ -3,13 +3,13 @@
 A writer creates a scratch directory next to its target, ``.NAME.xxxxxxxx.tmp``, syncs its content
 to disk and renames it. While it runs it holds a lock (flock) on the scratch directory, which other
 containers and hosts see too. The next writer of the target can therefore distinguish the leftovers
-of a killed process, which it removes, from work in progress. On file systems without locks nothing
-is removed and no writer is refused.
+of a killed process, which it removes, from work in progress. On file systems without locks, nothing
+is removed and every writer may write.
 
 An output that is written in steps has a description of its job, such as the recipe of a run or the
-data card of shards. ``resume`` compares it with the job that is started, and refuses the output of
-another job and files that are not the job's; ``remove_files`` removes by name, so that files which
-users add to an output are kept.
+data card of shards. ``resume`` compares it with the job that is started, and raises an error for
+the output of another job and for files that are not the job's; ``remove_files`` removes by name, so
+that files which users add to an output are kept.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def move_into_place(source: Path, target: Path, *, replace: bool = True) -> None
         replace: whether an existing file or non-empty directory is replaced.
 
     Raises:
-        FileExistsError: the target exists and ``replace`` is false.
+        FileExistsError: if the target exists and ``replace`` is false.
     """
     _sync(source)
     if not replace and os.path.lexists(target):
@@ -356,8 +356,8 @@ def exclusive_lock(target: str | os.PathLike[str], lock: Path) -> Iterator[None]
         lock: the file to lock; it is removed on exit.
 
     Raises:
-        BlockingIOError: another process holds the lock; the error names it.
-        FileExistsError: there is another file in place of the lock.
+        BlockingIOError: if another process holds the lock; the error names it.
+        FileExistsError: if there is another file in place of the lock.
     """
     if lock.is_file():
         with lock.open("rb") as stream:
@@ -400,7 +400,7 @@ def _lock(file: Path) -> int | None:
     """Locks a file; returns the descriptor, or None if the file system does not support locks.
 
     Raises:
-        BlockingIOError: another process holds the lock.
+        BlockingIOError: if another process holds the lock.
     """
     while True:
         # Network file systems lock files that are open for writing only.

@@ -42,8 +42,8 @@ def read_bytes(file: Path, error: type[ValueError] = ValueError, limit: int = MA
         limit: the largest size, in bytes.
 
     Raises:
-        FileNotFoundError: the file does not exist.
-        error: it cannot be opened, is not a regular file, or is larger than ``limit``.
+        FileNotFoundError: if the file does not exist.
+        error: if it cannot be opened, is not a regular file, or is larger than ``limit``.
     """
     try:
         check_regular(file, error)
@@ -125,7 +125,7 @@ def parse_yaml(text: str, source: str, error: type[ValueError] = ValueError) -> 
         error: the type of errors.
 
     Raises:
-        error: the text is not YAML, contains a key twice, is nested more than ``MAX_YAML_DEPTH``
+        error: if the text is not YAML, contains a key twice, is nested more than ``MAX_YAML_DEPTH``
             levels deep, or contains an alias: a few hundred bytes of aliases can expand to
             gigabytes.
     """

@@ -63,7 +63,7 @@ def prune(
     """Returns a new model without some heads and hidden units; the old one does not change.
 
     If only heads are removed, outputs are the same as for ``without_heads`` with ``mode="zero"``.
-    The result is an ordinary model that is smaller and faster: it can be trained, saved and exported.
+    The result is an ordinary model, smaller and faster, that can be trained, saved and exported.
 
     Args:
         model: a task, or a backbone.

@@ -25,7 +25,7 @@ def layer_similarity(first: Task, second: Task, texts: Any, *, batch_size: int =
     Args:
         first, second: tasks, such as a student and its teacher, or a model before and after
             fine-tuning.
-        texts: the examples, as ``predict`` takes them.
+        texts: the examples, in any form that ``predict`` accepts.
         batch_size: the number of examples in a batch.
 
     Returns:
@@ -64,7 +64,7 @@ def mean_vectors(task: Task, texts: Any, *, layer: int = -1, batch_size: int = 3
 
     Args:
         task: the task.
-        texts: the examples, as ``predict`` takes them.
+        texts: the examples, in any form that ``predict`` accepts.
         layer: the index of a layer; 0 is the embeddings' output, -1 the last layer.
         batch_size: the number of examples in a batch.
 

@@ -20,8 +20,8 @@ def read_lines(files: Iterable[str | Path]) -> Iterator[bytes]:
     """Yields the lines of text files, one file after the other, without line ends.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: it is a pipe, a device or a directory.
+        FileNotFoundError: if there is no such file.
+        ValueError: if it is a pipe, a device or a directory.
     """
     for file in files:
         parsing.check_regular(Path(file))

@@ -26,7 +26,7 @@ def calibration_examples(
         Input name to array, (1, …), for each example.
 
     Raises:
-        ValueError: there are no texts, or an example does not fit the task's inputs.
+        ValueError: if there are no texts, or an example does not fit the task's inputs.
     """
     if isinstance(texts, str | bytes | dict):
         raise ValueError(f"calibration must be a list of texts, got a {type(texts).__name__}.")

@@ -63,7 +63,7 @@ class Int8Layers:
         in_float: paths of dense layers that stay in float32.
 
     Raises:
-        ValueError: this TensorFlow has no int8 kernel, or no layer can be computed in int8.
+        ValueError: if this TensorFlow has no int8 kernel, or no layer can be computed in int8.
     """
 
     def __init__(self, task: Task, function: Callable, batches: Iterable[Answers]):

@@ -100,13 +100,13 @@ def export_saved_model(
         The version's directory.
 
     Raises:
-        FileExistsError: the version exists.
-        ValueError: the version is below 0, which Serving ignores, or the task has no such option;
-            or, for ``"int8"``, there are several tasks, calibration texts are missing, this
+        FileExistsError: if the version exists.
+        ValueError: if the version is below 0, which Serving ignores, or the task has no such
+            option; or, for ``"int8"``, there are several tasks, calibration texts are missing, this
             TensorFlow lacks the kernel, or the task has no dense layer that keeps its accuracy.
-        ExportError: the graph would not run in Serving, its outputs differ from the task's, or it
-            accepts requests that do not match its signatures.
-        OSError: writing failed, for example because the disk is full; no version was added.
+        ExportError: if the graph would not run in Serving, its outputs differ from the task's, or
+            it accepts requests that do not match its signatures.
+        OSError: if writing fails, for example because the disk is full; no version was added.
     """
     base = Path(directory)
     if version is not None and version < 0:
@@ -268,7 +268,7 @@ def write_functions(
         assets: the files to include as assets.
 
     Raises:
-        OSError: writing failed.
+        OSError: if writing fails.
     """
     captured = {id(tensor) for f in functions.values() for tensor in f.captured_inputs}
     module = tf.Module()
@@ -405,7 +405,7 @@ def compare_answers(
         same: whether two arrays of one shape are equal.
 
     Raises:
-        ExportError: they differ.
+        ExportError: if they differ.
     """
     if found.keys() != expected.keys():
         raise ExportError(

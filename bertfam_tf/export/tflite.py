@@ -88,11 +88,11 @@ def export_tflite(
         The file.
 
     Raises:
-        ValueError: an argument has an unsupported value; or, with ``"text"``, the tokenizer has no
-            TFLite kernels or the task's outputs contain words of the text.
-        ExportError: LiteRT lacks an operation, or the outputs differ from the task's.
-        FileExistsError: the file exists and is not a model in TFLite's format.
-        OSError: writing failed, for example because the disk is full; an existing file is kept.
+        ValueError: if an argument has an unsupported value; or, with ``"text"``, the tokenizer has
+            no TFLite kernels or the task's outputs contain words of the text.
+        ExportError: if LiteRT lacks an operation, or the outputs differ from the task's.
+        FileExistsError: if the file exists and is not a model in TFLite's format.
+        OSError: if writing fails, for example because the disk is full; an existing file is kept.
     """
     target = Path(file)
     files.check_kind(target, "a TFLite model", b"TFL3", start=4)

@@ -123,8 +123,8 @@ def with_metadata(
         The content of the new file.
 
     Raises:
-        ValueError: the file is damaged, has not exactly one signature, has metadata already or is
-            2 GB or larger (its weights then follow the flatbuffer); or readers would misread the
+        ValueError: if the file is damaged, has not exactly one signature, has metadata already or
+            is 2 GB or larger (its weights then follow the flatbuffer); or readers would misread the
             vocabulary or the labels.
     """
     with _as_value_error():
@@ -163,7 +163,7 @@ def read_metadata(model: bytes) -> Metadata | None:
     """Reads the metadata of a `.tflite` file; None if there are none.
 
     Raises:
-        ValueError: the file or its metadata are damaged.
+        ValueError: if the file or its metadata are damaged.
     """
     with _as_value_error():
         old = _parsed(model)

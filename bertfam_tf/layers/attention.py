@@ -218,8 +218,8 @@ class SelfAttention(_DotProductAttention):
         false.
 
     Raises:
-        ValueError: ``query`` or ``groups`` is passed to an attention layer that has ``positions``,
-            which would be wrong for them.
+        ValueError: if ``query`` or ``groups`` is passed to attention with ``positions``, which
+            would not fit them.
     """
 
     def __init__(

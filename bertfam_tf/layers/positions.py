@@ -108,7 +108,7 @@ def log_buckets(distances, num_buckets: int, max_distance: int):
         int32, the same shape, with the sign of the distances.
 
     Raises:
-        ValueError: a number is out of these ranges.
+        ValueError: if a number is out of these ranges.
     """
     exact = num_buckets // 2
     if not 1 <= exact < max_distance - 1:

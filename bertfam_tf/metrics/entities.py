@@ -109,7 +109,7 @@ def entity_scores(
         share of words with the correct tag, 0 without words.
 
     Raises:
-        ValueError: the numbers of sentences or words differ, or ``parse`` cannot read a tag.
+        ValueError: if the numbers of sentences or words differ, or ``parse`` cannot read a tag.
     """
     accuracy = word_accuracy(y_true, y_pred)
     hits = gold = guesses = 0
@@ -134,7 +134,7 @@ def word_accuracy(y_true: Sequence[Sequence[str]], y_pred: Sequence[Sequence[str
         y_pred: the predicted tags of each sentence.
 
     Raises:
-        ValueError: the numbers of sentences or words differ.
+        ValueError: if the numbers of sentences or words differ.
     """
     if len(y_true) != len(y_pred):
         raise ValueError(f"{len(y_pred)} sentences were predicted, expected {len(y_true)}.")
