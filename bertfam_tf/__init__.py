@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         load as load,
         quantize_embeddings as quantize_embeddings,
         save_pretrained as save_pretrained,
+        to_keras_hub as to_keras_hub,
     )
     from bertfam_tf.text import load_tokenizer as load_tokenizer
     from bertfam_tf.training import (

@@ -60,7 +60,7 @@ class TrainConfig:
     batch_size: int | None = setting(None, at_least=1)
     batch_tokens: int | None = setting(None, at_least=1)
     accumulation_steps: int = setting(1, at_least=1)
-    learning_rate: float = setting(5e-5, above=0)
+    learning_rate: float = setting(5e-5, at_least=0)
     warmup: float = setting(0.1, at_least=0, below=1)
     weight_decay: float = setting(0.01, at_least=0)
     clip_norm: float | None = setting(1.0, above=0)

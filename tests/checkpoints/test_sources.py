@@ -44,7 +44,7 @@ def test_a_directory(tiny, monkeypatch):
 
 @pytest.mark.parametrize("path", ["/absent/directory", "absent", "a/b/c", "./absent/x"])
 def test_nothing_there(path):
-    with pytest.raises(CheckpointError, match=rf"(?s)No checkpoint at {path}: .*hub id.*package:"):
+    with pytest.raises(CheckpointError, match=rf"(?s)No checkpoint at {path}\. .*hub id.*package:"):
         bf.load_backbone(path)
 
 

@@ -16,6 +16,7 @@ MEASUREMENTS = links.ROOT / "docs" / "measurements.md"
 
 # Numbers with a unit that nobody measured.
 NOT_MEASURED = {
+    "experiments": {"95"},  # the level of an interval
     "batch-inference": {"256"},  # the default of --shard-bytes, in KB
     "fine-tuning": {"10"},  # warm-up, in % of the steps
     # The example of how many cores: a target, and 8.2 ms in seconds. The size of a BERT-base.

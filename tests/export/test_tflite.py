@@ -244,7 +244,7 @@ def test_texts_are_truncated_to_the_length(task_of, tmp_path):
 @pytest.mark.parametrize(
     ("kind", "family", "options", "message"),
     [
-        ("classifier", "bert", dict(inputs="tokens"), "inputs must be one of text, .*got 'tokens'"),
+        ("classifier", "bert", dict(inputs="tokens"), "inputs must be text or ids, got 'tokens'"),
         ("classifier", "bert", dict(quantize="int4"), "quantize must be one of fp16, .*got 'int4'"),
         ("classifier", "bert", dict(length=49), "length must be from 1 to the task's 48, got 49"),
         ("classifier", "bert", dict(length=0), "length must be from 1 to the task's 48, got 0"),
