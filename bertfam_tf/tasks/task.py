@@ -151,14 +151,16 @@ class Task(TaskInference, TaskTraining):
 
         The checkpoint's head is loaded if it has one (for classifiers and taggers: one for the
         same labels, or for as many without names, which then have the given ones in order);
-        otherwise the head is initialized at random, which is logged. Without ``max_length``, it is
+        otherwise the head is initialized at random, with a warning. Without ``max_length``, it is
         the one that is stored: with the modules of sentence-transformers, with KerasHub's
         preprocessor, or as the tokenizer's ``model_max_length``; at most the number of positions.
 
         Args:
-            path: a directory, ``package:NAME``, or a hub id.
-            *args, **kwargs: the options of the task, which its class documents, but ``language``
-                in place of ``language_id``: the code of the texts' language, such as ``"de"``, for
+            path: a directory, ``package:NAME``, a hub id, the name or handle of a KerasHub preset; or
+                a model of KerasHub.
+            *args: the options of the task that may be positional.
+            **kwargs: the options of the task, which its class documents, but ``language`` in place
+                of ``language_id``: the code of the texts' language, such as ``"de"``, for
                 checkpoints of XLM, or its number if they name none; None for their tokenizer's.
                 Options that name classes may be None for the names that are stored with the head.
                 Other names are config fields of the backbone, such as ``dropout=0.0``.
