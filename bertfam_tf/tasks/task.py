@@ -156,8 +156,8 @@ class Task(TaskInference, TaskTraining):
         preprocessor, or as the tokenizer's ``model_max_length``; at most the number of positions.
 
         Args:
-            path: a directory, ``package:NAME``, a hub id, the name or handle of a KerasHub preset; or
-                a model of KerasHub.
+            path: a directory, ``package:NAME``, a hub id, the name or handle of a KerasHub preset;
+                or a model of KerasHub.
             *args: the options of the task that may be positional.
             **kwargs: the options of the task, which its class documents, but ``language`` in place
                 of ``language_id``: the code of the texts' language, such as ``"de"``, for
