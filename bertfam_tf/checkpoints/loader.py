@@ -84,7 +84,7 @@ class Checkpoint:
         if new_pooler:
             config = config.from_dict({**config.to_dict(), "pooler": True})
         shapes = declared(self.family, config, len(self._tensors), what)
-        sources = self._weights("") or {path: path for path in shapes}
+        sources = self.variable_sources("") or {path: path for path in shapes}
         if new_pooler:
             shapes = {path: x for path, x in shapes.items() if not path.startswith(_POOLER)}
             sources = {path: x for path, x in sources.items() if not path.startswith(_POOLER)}
@@ -130,7 +130,7 @@ class Checkpoint:
         if not self.has_head(head):
             return None
         path = f"{head}_head/{getattr(self.family.heads[head].parts[-1], 'name', '')}/kernel"
-        kernel, _, transform = self._weights(head)[path].partition("|")
+        kernel, _, transform = self.variable_sources(head)[path].partition("|")
         if kernel not in self._tensors:
             raise CheckpointError(f"{self.directory} has a {head} head without {kernel}.")
         shape = self._tensors.shape(kernel)
@@ -163,7 +163,7 @@ class Checkpoint:
                 )
         self._check_tied(head)
         description = self._description(f"{head} head")
-        fill(layer.weights, self._tensors, self._weights(head), (".*",), description)
+        fill(layer.weights, self._tensors, self.variable_sources(head), (".*",), description)
 
     def heads(self) -> list[str]:
         """Returns the heads that are certainly stored, which share no tensor names with others."""
@@ -178,7 +178,7 @@ class Checkpoint:
         tensors = {}
         for head in self.family.heads:
             self._check_tied(head)
-            for path, source in self._weights(head).items():
+            for path, source in self.variable_sources(head).items():
                 name, _, transform = source.partition("|")
                 if name in self._tensors:
                     array = self._tensors[name]
@@ -191,10 +191,6 @@ class Checkpoint:
         Args:
             head: the name of a head; ``""`` for the backbone.
         """
-        return self._weights(head)
-
-    def _weights(self, head: str) -> dict[str, str]:
-        """Returns the tensor names of a head, or of the backbone for ``""``, by variable path."""
         table = self._source.weights or {}
         starts = tuple(f"{name}_head/" for name in ([head] if head else self.family.heads))
         chosen = {p: n for p, n in table.items() if p.startswith(starts) == bool(head)}
@@ -202,7 +198,7 @@ class Checkpoint:
 
     def _names(self, head: str) -> set[str]:
         """Returns the tensor names of a head."""
-        return {source.partition("|")[0] for source in self._weights(head).values()}
+        return {source.partition("|")[0] for source in self.variable_sources(head).values()}
 
     def _stored_of(self, head: str) -> set[str]:
         return {name for name in self._names(head) if name in self._tensors}
