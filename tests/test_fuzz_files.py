@@ -21,6 +21,18 @@ def test_no_damage_escapes(base, seed):
     assert "CheckpointError" in {result["outcome"] for result in results}
 
 
+@pytest.mark.extended
+def test_undamaged_directories_load(base):
+    fuzz_files.check_subjects(*base)
+
+
+def test_a_directory_that_is_refused_undamaged_stops_the_tool(tmp_path):
+    (tmp_path / "recipe").mkdir()
+    (tmp_path / "recipe" / "recipe.yaml").write_text("task: Unknown\n")
+    with pytest.raises(ValueError, match="recipe of the subject recipe fails without a mutation"):
+        fuzz_files.check_subjects(tmp_path, {"recipe": ["recipe"]})
+
+
 def test_an_escape_is_seen(base, monkeypatch):
     directory, made = base
 

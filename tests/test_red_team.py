@@ -15,10 +15,13 @@ from safetensors.numpy import save_file
 import bertfam_tf as bf
 from bertfam_tf import parsing
 from bertfam_tf.checkpoints import Checkpoint, CheckpointError, safetensors
-from bertfam_tf.corpora import documents, shards, token_streams
+from bertfam_tf.corpora import Format, Masked, Shards, documents, shards, token_streams
 from bertfam_tf.corpora.languages import Translations
 from bertfam_tf.data import as_value_errors, read_rows, targets
 from bertfam_tf.data.tfrecords import read_tfrecords
+from bertfam_tf.distill import augmentation_folder
+from bertfam_tf.distill.augmentation import Augmentation
+from bertfam_tf.distill.cache import Cache
 from bertfam_tf.names import unknown
 from bertfam_tf.recipes.reading import load_run
 from bertfam_tf.search.storage import Description, Part
@@ -323,19 +326,89 @@ def test_devices_in_place_of_text():
 def test_records_that_are_damaged(tmp_path, change):
     """TensorFlow's errors do not name the file."""
     file = tmp_path / "a.tfrecord"
+    records = [
+        tf.train.Example(
+            features=tf.train.Features(
+                feature={"x": tf.train.Feature(int64_list=tf.train.Int64List(value=[i]))}
+            )
+        ).SerializeToString()
+        for i in range(3)
+    ]
     with tf.io.TFRecordWriter(str(file)) as writer:
-        for i in range(3):
-            writer.write(f"record {i}".encode())
+        for record in records:
+            writer.write(record)
     whole = file.read_bytes()
-    read = read_tfrecords(str(file), 4 if change == "fewer" else 3, str(file))
+    features = {"x": tf.io.FixedLenFeature([], tf.int64)}
+    read = read_tfrecords(str(file), 4 if change == "fewer" else 3, features)
     file.write_bytes(
         {"cut": whole[:-1], "flipped": whole[:-5] + b"x" + whole[-4:]}.get(change, whole)
     )
-    truncated = pytest.raises(ValueError, match=r"a\.tfrecord has records that are truncated")
-    with truncated, as_value_errors():
+    message = r"a\.tfrecord has records that are truncated or damaged: record (3 of 3|4 of 4)\.$"
+    with pytest.raises(ValueError, match=message), as_value_errors():
         list(read)
     file.write_bytes(whole)
-    assert [each.numpy() for each in read.take(3)] == [b"record 0", b"record 1", b"record 2"]
+    good = read_tfrecords(str(file), 3, features)
+    assert [each.numpy() for each in good] == records
+
+
+def _shards(folder, tiny):
+    text = folder / "text"
+    text.write_text("good film\nbad plot\n" * 3)
+    form = Format(load_tokenizer(tiny), 8, "full_sentences")
+    options = {"documents": "line", "sentences": "line", "seed": 0}
+    units = shards.units_of([(str(text), text.stat().st_size)], 1 << 20, "line")
+    job = shards.description(form, files=[], unit=1 << 20, **options)
+    shards.begin(folder / "written", job)
+    shards.write_shard(folder / "written", units[0], form, **options)
+    shards.finish(folder / "written", job, units)
+
+    def unmasked(token_ids, _, seeds):
+        return Masked(token_ids, seeds, seeds, tf.ones(tf.shape(seeds)), seeds, seeds)
+
+    return lambda: Shards([folder / "written"], form).batches(2, unmasked, passes=1)
+
+
+def _augmented(folder, tiny):
+    rows = tf.data.Dataset.from_tensor_slices(({"text": ["1", "2"]}, [0, 1]))
+    augmentation = Augmentation(bf.MaskedLM.from_pretrained(tiny))
+    augmented = augmentation_folder.augment(rows, augmentation, folder / "written", verbose=0)
+    return lambda: augmented
+
+
+def _cached(folder, tiny):
+    inputs = {"x": tf.constant([[1.0], [2.0], [3.0]]), "padding_mask": tf.ones([3, 1])}
+    batches = tf.data.Dataset.from_tensors((inputs,))
+    cache = Cache(folder / "written", batches, lambda x: (x,), {}, {})
+    return lambda: cache.dataset(2)
+
+
+def _with_second_record(file, record):
+    records = [each.numpy() for each in tf.data.TFRecordDataset(str(file))]
+    with tf.io.TFRecordWriter(str(file)) as writer:
+        for each in [records[0], record, *records[2:]]:
+            writer.write(each)
+    return len(records)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        pytest.param(_shards, marks=pytest.mark.extended),
+        _cached,
+        pytest.param(_augmented, marks=pytest.mark.extended),
+    ],
+)
+def test_records_that_are_no_examples(tiny, tmp_path, write, monkeypatch):
+    """Their checksums are right. TensorFlow's error repeats the bytes, which are not UTF-8."""
+    monkeypatch.setattr(shards, "check_shards", lambda *_: None)  # of the size
+    read = write(tmp_path, tiny)
+    assert len(list(read())) > 0
+    (file,) = (tmp_path / "written").glob("*.tfrecord")
+    for record in (b"\xff\xfe\x80", b"text", tf.train.Example().SerializeToString() + b"\xff"):
+        number = _with_second_record(file, record)
+        message = rf"{file.name} has records that are .* damaged: record 2 of {number}\.$"
+        with pytest.raises(ValueError, match=message), as_value_errors():
+            list(read())
 
 
 # Files that change while they are read --------------------------------------------------------

@@ -118,6 +118,8 @@ def _preset(directory: Path) -> None:
 
 
 def _tokenizers(add: Any) -> None:
+    from bertfam_tf.text.tokenizers.byte_bpe import byte_characters
+
     words = ["the", "cat", "sat", "hello", "world", "good", "news", "un", "##s", "##ing"]
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     pieces = [*special, *"abcdefghijklmnopqrstuvwxyz!.,", *words]
@@ -150,9 +152,8 @@ def _tokenizers(add: Any) -> None:
     }  # fmt: skip
     write(add("wordpiece_json", None, "tokenizer"), tokenizer__json=whole)
 
-    letters = [*"abcdefghijklmnopqrstuvwxyz!", "Ġ"]
     merges = ["h e", "l l", "he ll", "hell o", "Ġ t", "Ġt h", "Ġth e"]
-    vocabulary = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", *letters]
+    vocabulary = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", *byte_characters()]
     ids = {p: i for i, p in enumerate([*vocabulary, *(m.replace(" ", "") for m in merges)])}
     write(
         add("byte_bpe", None, "tokenizer"),
@@ -166,14 +167,11 @@ def _tokenizers(add: Any) -> None:
         add("byte_bpe_json", None, "tokenizer"),
         tokenizer__json={"model": model, "pre_tokenizer": level, "added_tokens": []},
     )
+    letters = "abcdefghijklmnopqrstuvwxyz!"
     merges = ["h e", "l l", "he ll", "hell o</w>", "t h", "th e</w>"]
-    ends = [f"{letter}</w>" for letter in letters[:-1]]
-    ids = {
-        p: i
-        for i, p in enumerate(
-            ["<unk>", *letters[:-1], *ends, *(m.replace(" ", "") for m in merges)]
-        )
-    }
+    ends = [f"{letter}</w>" for letter in letters]
+    vocabulary = ["<unk>", *letters, *ends, *(m.replace(" ", "") for m in merges)]
+    ids = {p: i for i, p in enumerate(vocabulary)}
     write(
         add("bpe", None, "tokenizer"),
         vocab__json=ids,
@@ -252,6 +250,29 @@ def run(verb: str, directory: Path, out: Path) -> None:
         bf.load(directory)
     else:
         load_recipe(directory / "recipe.yaml").to_yaml()
+
+
+def check_subjects(base: Path, made: dict[str, list[str]]) -> None:
+    """Runs every function on its undamaged directories.
+
+    A subject that is refused as it is would make all of its cases pass.
+
+    Args:
+        base: the parent directory.
+        made: the functions of each subject, by its name.
+
+    Raises:
+        ValueError: if one fails, with its name and its error.
+    """
+    for name, verbs in made.items():
+        for verb in verbs:
+            with tempfile.TemporaryDirectory() as scratch:
+                try:
+                    run(verb, base / name, Path(scratch, "out"))
+                except Exception as error:
+                    raise ValueError(
+                        f"{verb} of the subject {name} fails without a mutation: {error}"
+                    ) from error
 
 
 def chosen(made: dict[str, list[str]], seed: int, number: int) -> tuple[random.Random, str, str]:
@@ -343,8 +364,8 @@ def _work(base: Path, seed: int) -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     made = json.loads((base / "subjects.json").read_text())
-    for name in ("wordpiece", "hf_bert"):  # one-time initialization is not part of a case
-        run(made[name][0], base / name, base / "none")
+    for name in sorted({"wordpiece", "hf_bert", *list(made)[:1]} & made.keys()):
+        run(made[name][0], base / name, base / "none")  # initialization is not part of a case
     for line in sys.stdin:
         print(json.dumps(case(base, made, seed, int(line))), file=answers, flush=True)
         keras.utils.clear_session()
@@ -474,6 +495,7 @@ def main() -> int:
     parser.add_argument(
         "--only", type=int, nargs="*", help="run these cases, and print all of them"
     )
+    parser.add_argument("--subjects", nargs="+", help="only these directories, such as byte_bpe")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--output", type=Path, help="the file of the table")
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
@@ -485,6 +507,10 @@ def main() -> int:
         base, log = Path(scratch, "base"), Path(scratch, "log")
         base.mkdir()
         made = subjects(base)
+        if unknown := set(options.subjects or ()) - set(made):
+            parser.error(f"no subject {', '.join(sorted(unknown))}; there are {', '.join(made)}")
+        made = {name: made[name] for name in options.subjects or made}
+        check_subjects(base, made)
         (base / "subjects.json").write_text(json.dumps(made))
         numbers = list(options.only or range(options.cases))
         workers = [_Worker(base, options.seed, log) for _ in range(options.processes)]

@@ -378,7 +378,7 @@ class Shards(FormedExamples):
 def _indexed(file: tf.Tensor, first: tf.Tensor, count: tf.Tensor) -> tf.data.Dataset:
     """The records of a shard with their indices, which begin with ``first``."""
     indices = tf.data.Dataset.range(first, tf.int64.max, output_type=tf.int64)
-    return tf.data.Dataset.zip(indices, read_tfrecords(file, count, file))
+    return tf.data.Dataset.zip(indices, read_tfrecords(file, count, _FEATURES))
 
 
 def _parsed(records: tf.Tensor, seeds: tf.Tensor) -> tuple:
@@ -419,7 +419,7 @@ def check_shards(file: Path, card: Any, count: str) -> None:
     Args:
         file: the card; the shards are in its directory.
         card: its content.
-        count: the name of a number in ``counts`` that it has to have.
+        count: the name of a number that ``counts`` and each shard have to have.
 
     Raises:
         ValueError: if the card lacks these, or a shard is missing or has another size.
@@ -427,6 +427,7 @@ def check_shards(file: Path, card: Any, count: str) -> None:
     try:
         rows = [(row["file"], row["bytes"]) for row in card["shards"]]
         numbers = [card["counts"][count], *(size for _, size in rows)]
+        numbers += [row[count] for row in card["shards"]]
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{file} is not a data card: {truncated(repr(error))}.") from None
     if not all(type(number) is int and 0 <= number < 2**63 for number in numbers):

@@ -19,6 +19,7 @@ import tensorflow as tf
 from bertfam_tf import parsing
 from bertfam_tf.corpora import shards
 from bertfam_tf.corpora.shards import CARD, Unit
+from bertfam_tf.data.tfrecords import read_tfrecords
 from bertfam_tf.data.writing import os_errors
 from bertfam_tf.distill.augmentation import Augmentation
 from bertfam_tf.files import atomic, exclusive_lock, write
@@ -221,7 +222,10 @@ def _dataset(folder: Path, card: dict[str, Any], spec: Any) -> tf.data.Dataset:
         return {name: found[key] for name, key in keys.items()}, value
 
     files = [str(folder / row["file"]) for row in card["shards"]]
-    records = tf.data.TFRecordDataset(files).map(parsed, num_parallel_calls=tf.data.AUTOTUNE)
+    counts = [row["written"] for row in card["shards"]]
+    written = tf.data.Dataset.from_tensor_slices((files, tf.constant(counts, tf.int64)))
+    records = written.flat_map(lambda file, count: read_tfrecords(file, count, features))
+    records = records.map(parsed, num_parallel_calls=tf.data.AUTOTUNE)
     return records.apply(tf.data.experimental.assert_cardinality(card["counts"]["written"]))
 
 

@@ -25,10 +25,11 @@ from bertfam_tf.data.writing import os_errors
 from bertfam_tf.files import atomic, exclusive_lock, write
 from bertfam_tf.names import truncated_repr
 
-VERSION = 2
+VERSION = 3
 # Of the teacher, whatever the batches of the training are.
 BATCH = 32
 _BATCHES_PER_SHARD = 64
+_SHARD, _COUNTS = "rows-{:05}.tfrecord", "counts-{:05}.json"
 _SHUFFLED = 1 << 14
 
 
@@ -69,12 +70,17 @@ class Cache:
             shards.begin(self.folder, job)
             if not (self.folder / CARD).is_file():
                 self._write(batches, concrete, job)
-        self.count = parsing.read_json(self.folder / CARD).get("rows")
-        if type(self.count) is not int or not 0 < self.count < 2**63:
+        rows = parsing.read_json(self.folder / CARD).get("rows")
+        numbers = rows if isinstance(rows, list) else [-1]
+        if not all(type(number) is int and number >= 0 for number in numbers) or not (
+            0 < sum(numbers) < 2**63
+        ):
             raise ValueError(
                 f"{self.folder / CARD} is not the description of cached outputs: rows is "
-                f"{truncated_repr(self.count)}. Remove {self.folder} to compute them again."
+                f"{truncated_repr(rows)}. Remove {self.folder} to compute them again."
             )
+        self._rows = numbers
+        self.count = sum(numbers)
 
     def dataset(
         self, batch_size: int, *, shuffle: bool = True, seed: int | None = None
@@ -86,10 +92,12 @@ class Cache:
             shuffle: whether rows are shuffled, 16,384 at a time.
             seed: of an order that is the same in each pass; None for others.
         """
-        files = sorted(self.folder.glob("rows-*.tfrecord"))
+        files = [self.folder / _SHARD.format(number) for number in range(len(self._rows))]
         for file in files:
             parsing.check_regular(file)
-        rows = read_tfrecords([str(file) for file in files], self.count, str(self.folder))
+        sizes = tf.constant(self._rows, tf.int64)
+        stored = tf.data.Dataset.from_tensor_slices(([str(file) for file in files], sizes))
+        rows = stored.flat_map(lambda file, count: read_tfrecords(file, count, self._features()))
         if shuffle:
             buffer = min(self.count, _SHUFFLED)
             rows = rows.shuffle(buffer, seed, reshuffle_each_iteration=seed is None)
@@ -111,7 +119,7 @@ class Cache:
         files = -(-number // _BATCHES_PER_SHARD) if number > 0 else None
         bar = keras.utils.Progbar(number if number > 0 else None, unit_name="batch")
         done = 0
-        while (self.folder / f"counts-{done:05}.json").is_file():
+        while (self.folder / _COUNTS.format(done)).is_file():
             done += 1
         bar.update(done * _BATCHES_PER_SHARD)
         stream = iter(batches.skip(done * _BATCHES_PER_SHARD).prefetch(2))
@@ -119,7 +127,7 @@ class Cache:
         while not ended:
             rows = 0
             with (
-                atomic(self.folder / f"rows-{done:05}.tfrecord") as path,
+                atomic(self.folder / _SHARD.format(done)) as path,
                 os_errors(path),
                 tf.io.TFRecordWriter(str(path)) as writer,
             ):
@@ -132,12 +140,11 @@ class Cache:
                         writer.write(record)
                         rows += 1
                     bar.add(1)
-            write(self.folder / f"counts-{done:05}.json", json.dumps(rows))
+            write(self.folder / _COUNTS.format(done), json.dumps(rows))
             done += 1
             ended = ended or done == files
-        counts = [self.folder / f"counts-{i:05}.json" for i in range(done)]
-        total = sum(map(_rows, counts))
-        write(self.folder / CARD, json.dumps({**job, "rows": total}, indent=1) + "\n")
+        rows = [_rows(self.folder / _COUNTS.format(number)) for number in range(done)]
+        write(self.folder / CARD, json.dumps({**job, "rows": rows}, indent=1) + "\n")
         shards.end(self.folder)
 
     def _records(self, found: Any) -> Iterator[bytes]:
@@ -158,15 +165,17 @@ class Cache:
                 feature[f"{i}/shape"].int64_list.value.extend(value.shape)
             yield record.SerializeToString(deterministic=True)
 
-    def _parsed(self, record: tf.Tensor) -> Any:
-        specs = keras.tree.flatten(self._spec)
+    def _features(self) -> dict[str, Any]:
         features: dict[str, Any] = {}
-        for i, spec in enumerate(specs):
+        for i, spec in enumerate(keras.tree.flatten(self._spec)):
             features[f"{i}"] = tf.io.FixedLenFeature([], tf.string)
             features[f"{i}/shape"] = tf.io.FixedLenFeature([spec.shape.rank - 1], tf.int64)
-        found = tf.io.parse_single_example(record, features)
+        return features
+
+    def _parsed(self, record: tf.Tensor) -> Any:
+        found = tf.io.parse_single_example(record, self._features())
         tensors = []
-        for i, spec in enumerate(specs):
+        for i, spec in enumerate(keras.tree.flatten(self._spec)):
             value = tf.io.decode_raw(found[f"{i}"], spec.dtype)
             value = tf.reshape(value, found[f"{i}/shape"])
             tensors.append(tf.ensure_shape(value, spec.shape[1:]))
