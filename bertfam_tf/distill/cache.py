@@ -143,8 +143,8 @@ class Cache:
             write(self.folder / _COUNTS.format(done), json.dumps(rows))
             done += 1
             ended = ended or done == files
-        rows = [_rows(self.folder / _COUNTS.format(number)) for number in range(done)]
-        write(self.folder / CARD, json.dumps({**job, "rows": rows}, indent=1) + "\n")
+        counts = [_rows(self.folder / _COUNTS.format(number)) for number in range(done)]
+        write(self.folder / CARD, json.dumps({**job, "rows": counts}, indent=1) + "\n")
         shards.end(self.folder)
 
     def _records(self, found: Any) -> Iterator[bytes]:
