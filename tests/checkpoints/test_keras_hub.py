@@ -114,6 +114,7 @@ def test_outputs_are_those_of_the_library(preset, float64, case):
         assert "pooled_output" not in expected or family == "electra"
 
 
+@pytest.mark.extended
 def test_float32_and_half_precision(tmp_path):
     for dtype in ("float32", "bfloat16"):
         theirs = keras_hub.models.BertBackbone(**SMALL, dtype=dtype)

@@ -51,7 +51,7 @@ def _given(backbone, mask, seed=0):
     return given
 
 
-@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("mask", in_full(MASKS, ["left", "gaps"]))
 @pytest.mark.parametrize("family", in_full(bf.families(), ["bert"]))
 def test_outputs_and_gradients_are_those_of_the_padded_model(family, mask):
     backbone = _build(family)

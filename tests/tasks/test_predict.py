@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import bertfam_tf as bf
-from tests.selection import in_full
+from tests.selection import in_full, only_in
 
 TEXTS = ["The film was very good!", "a dull, unhappy story.", "", "acting was not great?", "it"]
 HOSTILE = {
@@ -105,6 +105,7 @@ def test_long_texts_are_cut(smallest):
     np.testing.assert_array_equal(cut, long)
 
 
+@only_in("extended", "5", "6")
 @pytest.mark.parametrize(
     "x",
     [
