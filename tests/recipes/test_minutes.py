@@ -98,6 +98,7 @@ def run(tiny, smallest, tmp_path, monkeypatch):
 KINDS = ["fine_tuning", "several tasks", "stream", "sentences", "stages", "words", "distillation"]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", in_full(KINDS, ["fine_tuning", "stages"]))
 def test_every_training_stops(run, name, tmp_path):
     """After the third step of 20 seconds, in the first epoch, with all that a run leaves."""
