@@ -128,6 +128,9 @@ def test_two_labels_at_the_edge():
         wrong = f"of {metric.__name__} must be scores of 2 labels, got 3"
         with pytest.raises(ValueError, match=wrong):
             metric().update_state(one, np.zeros((5, 3)))
+        wrong = f"of {metric.__name__} must be one label per example, got 2.*micro_f1"
+        with pytest.raises(ValueError, match=wrong):
+            metric().update_state(np.zeros((5, 2)), np.zeros((5, 2)))
 
 
 def test_counts_beyond_the_range_of_their_product():

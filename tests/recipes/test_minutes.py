@@ -118,6 +118,7 @@ class Killed(BaseException):
     """What no code handles."""
 
 
+@pytest.mark.extended
 def test_time_of_an_interrupted_run(run, monkeypatch):
     """A killed run goes on with the time of its checkpoint, and a stopped one is over."""
     original, steps = Backup.on_train_batch_end, []
