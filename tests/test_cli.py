@@ -83,7 +83,7 @@ def test_families(capsys):
 def test_the_table_of_families_is_up_to_date():
     stored = make_family_table.FILE.read_text("utf-8")
     assert json.loads(stored) == make_family_table.table(), "python -m tools.make_family_table"
-    assert "models/table.json" in Path("setup.py").read_text("utf-8")
+    assert "models/table.json" in Path("pyproject.toml").read_text("utf-8")
 
 
 def test_families_by_name(capsys):

@@ -13,7 +13,7 @@ import bertfam_tf as bf
 from bertfam_tf import registry
 from bertfam_tf.models.base import unpadding
 from tests.seeding import seed
-from tests.selection import in_full, wirings
+from tests.selection import WIRINGS, in_full, wirings
 from tests.tokens import as_read
 
 # Parameters of the published encoders, with their poolers, as the reference implementation
@@ -121,7 +121,9 @@ def _inputs(backbone, rows=3, length=9, seed=0):
     return {name: inputs[name] for name in backbone.input if name in inputs}
 
 
-@pytest.mark.parametrize(("family", "size"), in_full(PUBLISHED, _FIRST_SIZES.values()))
+@pytest.mark.parametrize(
+    ("family", "size"), in_full(PUBLISHED, [_FIRST_SIZES[family] for family in WIRINGS])
+)
 def test_parameters_of_published_sizes(family, size):
     assert bf.count_parameters(family, size) == PUBLISHED[family, size]
 
@@ -234,7 +236,7 @@ def test_examples_do_not_attend_to_each_other(family):
 # Decoders -------------------------------------------------------------------------------------
 
 DECODERS = [name for name in bf.families() if registry.get(name).objectives == ("clm",)]
-decoders = pytest.mark.parametrize("family", in_full(DECODERS, ["gpt2", "transformer_xl"]))
+decoders = pytest.mark.parametrize("family", in_full(DECODERS, ["gpt2"]))
 
 
 @decoders
@@ -302,7 +304,7 @@ def test_an_example_of_only_padding_is_finite(family):
     assert np.isfinite(backbone(inputs)["sequence_output"]).all()
 
 
-@pytest.mark.parametrize("family", in_full(bf.families(), ["bert", "deberta", "gpt2"]))
+@pytest.mark.parametrize("family", in_full(bf.families(), ["bert"]))
 def test_a_batch_without_examples(family):
     backbone = _small(family)
     inputs = {name: value[:0] for name, value in _inputs(backbone).items()}

@@ -26,6 +26,10 @@ def _name(path: Path) -> str:
     return "-".join(path.relative_to(GOLDENS).with_suffix("").parts)
 
 
+def _lengths(directory: Path) -> list[dict[str, np.ndarray]]:
+    return [dict(np.load(file)) for file in sorted(directory.glob("length_*.npz"))]
+
+
 def test_every_family_with_a_reference_has_goldens():
     assert set(CHECKPOINTS) >= QUICK
 
@@ -34,8 +38,14 @@ def test_every_family_with_a_reference_has_goldens():
 @pytest.mark.parametrize("directory", in_full(CHECKPOINTS, QUICK), ids=_name)
 def test_outputs_and_gradients(directory):
     """For each stored length."""
-    lengths = [dict(np.load(file)) for file in sorted(directory.glob("length_*.npz"))]
-    parity.assert_equal(directory, directory.parent.name, *lengths)
+    parity.assert_equal(directory, directory.parent.name, *_lengths(directory))
+
+
+@pytest.mark.extended
+@only_in("full", "xlnet-clamped_and_cut")
+@pytest.mark.parametrize("directory", in_full(CHECKPOINTS, QUICK), ids=_name)
+def test_outputs_in_float32(directory):
+    parity.assert_equal_in_float32(directory, directory.parent.name, *_lengths(directory))
 
 
 @pytest.mark.parametrize("file", CLASSIFIERS, ids=_name)

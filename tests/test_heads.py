@@ -31,11 +31,11 @@ def _of(file):
     return file.parts[-4], file.parts[-2]
 
 
-every_golden = pytest.mark.parametrize(
-    "file", each_once(FILES, _of), ids=lambda file: "-".join(_of(file))
-)
-every_head = pytest.mark.parametrize(("family", "head"), each_once(HEADS))
 # `make test` runs one head of each name.
+every_golden = pytest.mark.parametrize(
+    "file", each_once(FILES, lambda file: _of(file)[1:]), ids=lambda file: "-".join(_of(file))
+)
+every_head = pytest.mark.parametrize(("family", "head"), each_once(HEADS, lambda head: head[1:]))
 every_kind = pytest.mark.parametrize(("family", "head"), each_once(KINDS, lambda kind: kind[1:]))
 
 
@@ -228,7 +228,7 @@ def test_fields_of_heads_are_the_configs(family, head):
     )
 
 
-@every_kind
+@pytest.mark.parametrize(("family", "head"), in_full(KINDS, [("bert", "pair"), ("xlnet", "span")]))
 def test_half_precision_answers_in_float32(family, head):
     backbone, layer = _build(family, head, dtype="mixed_bfloat16")
     logits = layer(backbone(_inputs(backbone)))
@@ -317,10 +317,8 @@ def test_a_decoder_of_its_own_is_refused(tmp_path):
     ("family", "head", "key", "value"),
     [
         ("xlm", "sequence", "summary_type", "last"),
-        ("xlm", "choice", "summary_activation", "tanh"),
         ("xlm", "sequence", "summary_use_proj", False),
-        ("electra", "choice", "summary_type", "mean"),
-        ("gpt2", "choice", "summary_type", "first"),
+        ("gpt2", "choice", "summary_activation", "tanh"),
     ],
 )
 def test_a_summary_of_another_kind_is_refused(family, head, key, value, tmp_path):

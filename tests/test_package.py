@@ -22,6 +22,7 @@ def test_import_is_light():
     assert not loaded & {*UNWANTED, "tensorflow", "keras", "keras_hub"}
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "statement",
     [

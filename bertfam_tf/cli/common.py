@@ -29,6 +29,20 @@ def add_command(
     return parser
 
 
+def add_recipe(
+    parser: argparse.ArgumentParser, example: str, *, recipe: str = "a YAML file"
+) -> None:
+    """Adds the arguments ``recipe`` and ``override``.
+
+    Args:
+        parser: the command's parser.
+        example: help on the overrides, such as ``"such as train.epochs=1"``.
+        recipe: help on the recipe.
+    """
+    parser.add_argument("recipe", help=recipe)
+    parser.add_argument("override", nargs="*", help=f"key=value, {example}")
+
+
 def print_table(rows: list[list[str]], right: int | None = None) -> None:
     """Prints a table; one column may be aligned on the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

@@ -3,7 +3,7 @@
 import argparse
 import json
 
-from bertfam_tf.cli.common import Commands, add_command
+from bertfam_tf.cli.common import Commands, add_command, add_recipe
 
 
 def add(commands: Commands) -> None:
@@ -11,8 +11,7 @@ def add(commands: Commands) -> None:
     parser = add_command(
         commands, "distill", run, "train a student to imitate a teacher with a recipe"
     )
-    parser.add_argument("recipe", help="a YAML file")
-    parser.add_argument("override", nargs="*", help="key=value, such as data.limit=1000")
+    add_recipe(parser, "such as data.limit=1000")
 
 
 def run(options: argparse.Namespace) -> None:

@@ -3,14 +3,13 @@
 import argparse
 import json
 
-from bertfam_tf.cli.common import Commands, add_command
+from bertfam_tf.cli.common import Commands, add_command, add_recipe
 
 
 def add(commands: Commands) -> None:
     """Adds the command."""
     parser = add_command(commands, "pretrain", run, "train a language model with a recipe")
-    parser.add_argument("recipe", help="a YAML file")
-    parser.add_argument("override", nargs="*", help="key=value, such as train.epochs=1")
+    add_recipe(parser, "such as train.epochs=1")
 
 
 def run(options: argparse.Namespace) -> None:

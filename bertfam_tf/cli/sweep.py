@@ -2,7 +2,7 @@
 
 import argparse
 
-from bertfam_tf.cli.common import Commands, add_command, print_table
+from bertfam_tf.cli.common import Commands, add_command, add_recipe, print_table
 
 
 def add(commands: Commands) -> None:
@@ -10,8 +10,7 @@ def add(commands: Commands) -> None:
     parser = add_command(
         commands, "sweep", run, "fine-tune with a recipe for several seeds or values"
     )
-    parser.add_argument("recipe", help="a YAML file")
-    parser.add_argument("override", nargs="*", help="key=value, for all runs")
+    add_recipe(parser, "for all runs")
     parser.add_argument(
         "--over",
         action="append",

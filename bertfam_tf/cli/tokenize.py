@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import sys
+import unicodedata
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
@@ -117,8 +118,6 @@ _HEADINGS = {"token_ids": "id", "padding_mask": "mask", "segment_ids": "segment"
 
 def _table(row: dict[str, list], texts: list[bytes]) -> str:
     """Formats a table with one line per piece and the text that it covers."""
-    from rich.cells import cell_len
-
     sources = row.get("from") or ["a"] * len(row["pieces"])
     columns = [
         [heading, *("" if value is None else str(value) for value in row[name])]
@@ -133,10 +132,10 @@ def _table(row: dict[str, list], texts: list[bytes]) -> str:
         columns[-3].append("" if source is None else f"{start}-{end}")
         columns[-2].append(_visible(piece.encode("utf-8")))
         columns[-1].append("" if source is None else _visible(data))
-    widths = [max(map(cell_len, column)) for column in columns]
+    widths = [max(map(_width, column)) for column in columns]
     return "\n".join(
         "  ".join(
-            cell + " " * (width - cell_len(cell)) for cell, width in zip(line, widths, strict=True)
+            cell + " " * (width - _width(cell)) for cell, width in zip(line, widths, strict=True)
         ).rstrip()
         for line in zip(*columns, strict=True)
     )
@@ -147,4 +146,12 @@ def _visible(data: bytes) -> str:
     text = data.decode("utf-8", "backslashreplace")
     return "".join(
         char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
+    )
+
+
+def _width(text: str) -> int:
+    """Returns the columns that a terminal uses for text (Unicode Standard Annex 11)."""
+    return sum(
+        0 if unicodedata.combining(char) else 1 + (unicodedata.east_asian_width(char) in "WF")
+        for char in text
     )

@@ -53,8 +53,7 @@ class Published:
         columns: Mapping[str, Column] | None = None,
         data_dir: str | None = None,
     ):
-        import tensorflow_datasets as tfds
-
+        tfds = _tensorflow_datasets()
         self.name = name
         try:
             self._builder = tfds.builder(name, data_dir=data_dir)
@@ -159,6 +158,16 @@ def columns_of(name: str) -> Mapping[str, Column] | None:
     """Returns the columns of a data set of tensorflow-datasets, or None if they are not known."""
     name = name.split(":")[0]
     return COLUMNS.get(name) or COLUMNS.get(name.split("/")[0])
+
+
+def _tensorflow_datasets() -> Any:
+    try:
+        import tensorflow_datasets
+    except ImportError as error:
+        raise ValueError(
+            "Data sets of tensorflow-datasets need it: pip install 'bertfam_tf[tfds]'."
+        ) from error
+    return tensorflow_datasets
 
 
 def _value(features: Any, element: Any, path: str) -> Any:

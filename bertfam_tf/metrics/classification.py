@@ -37,14 +37,20 @@ class _Counts(keras.metrics.Metric):
 
 class _OfTwoLabels(_Counts):
     def _decisions(self, y_true: Any, y_pred: Any) -> tuple[Any, Any]:
-        _check_two(self, y_pred)
+        _check_two(self, y_true, y_pred)
         return ops.reshape(y_true, (-1,)) == 1, ops.argmax(y_pred, axis=-1) == 1
 
 
-def _check_two(metric: keras.metrics.Metric, y_pred: Any) -> None:
-    if y_pred.shape[-1] != 2:
+def _check_two(metric: keras.metrics.Metric, y_true: Any, y_pred: Any) -> None:
+    name = type(metric).__name__
+    scores = y_pred.shape[-1] if len(y_pred.shape) > 1 else 1
+    if scores != 2:
+        raise ValueError(f"y_pred of {name} must be scores of 2 labels, got {scores}.")
+    if len(y_true.shape) > 1 and y_true.shape[-1] not in (1, None):
         raise ValueError(
-            f"y_pred of {type(metric).__name__} must be scores of 2 labels, got {y_pred.shape[-1]}."
+            f"y_true of {name} must be one label per example, got {y_true.shape[-1]}. Metrics of "
+            "independent labels are 'micro_f1' and Keras' own, such as "
+            "keras.metrics.AUC(multi_label=True, from_logits=True)."
         )
 
 
@@ -109,8 +115,8 @@ class AUC(keras.metrics.AUC):
         super().__init__(name=name, **kwargs)
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
-        y_pred = ops.convert_to_tensor(y_pred)
-        _check_two(self, y_pred)
+        y_true, y_pred = ops.convert_to_tensor(y_true), ops.convert_to_tensor(y_pred)
+        _check_two(self, y_true, y_pred)
         score = ops.softmax(ops.cast(y_pred, self.dtype), axis=-1)[:, 1]
         super().update_state(ops.reshape(y_true, (-1,)), score, sample_weight)
 

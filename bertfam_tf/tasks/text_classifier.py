@@ -33,6 +33,8 @@ from bertfam_tf.tasks.task import Task
 from bertfam_tf.text import Tokenizer
 from bertfam_tf.training.learner import mean_loss
 
+_METRICS_OF_ONE_SCORE = (keras.metrics.AUC, keras.metrics.Precision, keras.metrics.Recall)
+
 
 @dataclass(frozen=True)
 class ClassifierOptions(PairOptions):
@@ -116,6 +118,23 @@ class TextClassifier(Task):
         **options: Unpack[PretrainedSingleLabelArguments],
     ) -> Self:
         return super().from_pretrained(path, labels, language=language, **options)
+
+    def compile(self, optimizer: Any = None, loss: Any = None, **kwargs: Any) -> None:
+        """As ``Task.compile``.
+
+        Raises:
+            ValueError: for Keras' metrics of one score per example, which these logits are not.
+        """
+        metrics = kwargs.get("metrics")
+        for metric in metrics if isinstance(metrics, list | tuple) else ():
+            if type(metric) in _METRICS_OF_ONE_SCORE:
+                name = type(metric).__name__
+                raise ValueError(
+                    f"keras.metrics.{name} takes one score per example, but TextClassifier has one "
+                    f'per label; for two labels use the name "{name.lower()}" or '
+                    f"bertfam_tf.metrics.{name}."
+                )
+        super().compile(optimizer, loss, **kwargs)
 
     def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> TaskComponents:
         labels = options.labels

@@ -379,7 +379,8 @@ def lamb(
 ) -> Lamb:
     """LAMB as ALBERT is pretrained with it (arXiv 1909.11942, section 4.1), in batches of 4096.
 
-    Arguments as for ``adamw``.
+    Arguments as for ``adamw``. The defaults of ``learning_rate`` and ``warmup`` are ALBERT's (3,125
+    of 125,000 steps): steps are scaled to the norm of the weights, so AdamW's rates are too small.
     """
     return _scheduled(
         Lamb,

@@ -219,6 +219,7 @@ def test_attributions_add_up(classifier):
         assert name in (None, found.target)
 
 
+@pytest.mark.extended
 def test_words_of_a_tagger(classifier):
     """They are the ones that it tags, and have the tags of its answer."""
     tagger = bf.TokenTagger(classifier.backbone, classifier.tokenizer, ["O", "B"], max_length=20)

@@ -144,6 +144,7 @@ def test_uniform_ablation(classifier):
     assert np.abs(zero.heads[0] - found.heads[0]).max() > 1e-4
 
 
+@pytest.mark.extended
 def test_uniform_heads_of_graphs_traced_before_are_refused(classifier):
     """They would answer as the whole model does, without a word."""
 

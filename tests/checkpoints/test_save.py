@@ -14,7 +14,7 @@ from bertfam_tf import registry
 from bertfam_tf.checkpoints import Checkpoint, CheckpointError, convert, save_pretrained
 from bertfam_tf.cli import main
 from tests.parity import load_head
-from tests.selection import each_once
+from tests.selection import WIRINGS, each_once, in_full
 
 GOLDENS = Path(__file__).parent.parent / "goldens"
 FIXTURES = Path(__file__).parent.parent / "fixtures"
@@ -50,7 +50,11 @@ def _equal(found, expected):
         np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
-@pytest.mark.parametrize("directory", _first_of_each(CHECKPOINTS), ids=_name)
+@pytest.mark.parametrize(
+    "directory",
+    in_full(CHECKPOINTS, [GOLDENS / family / "default" for family in WIRINGS]),
+    ids=_name,
+)
 def test_round_trip(directory, tmp_path):
     backbone = bf.load_backbone(directory, _family(directory))
     bf.save_pretrained(backbone, tmp_path / "there")

@@ -18,6 +18,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -229,9 +230,10 @@ def _check(line: str) -> None:
             for target in arguments:
                 assert "=" in target or target in targets, f"make has no target {target}"
         case ["pip", "install", *arguments]:
-            extras = (ROOT / "setup.py").read_text("utf-8")
+            project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+            extras = project["optional-dependencies"]
             for extra in re.findall(r"[\w-]+", " ".join(re.findall(r"\[(.*?)\]", line))):
-                assert f'"{extra}": [' in extras, f"setup.py has no extra {extra}"
+                assert extra in extras, f"pyproject.toml has no extra {extra}"
 
 
 def _check_bertfam(arguments: list[str]) -> None:

@@ -407,6 +407,7 @@ QUICK = [(list(FAMILIES)[i % 3], name) for i, name in enumerate(EXPECTED)]
 
 @only_in(
     "extended",
+    "bert-TextClassifier",
     "roberta-ZeroShotClassifier",
     "roberta-TokenTagger",
     "albert-CausalLM",

@@ -87,6 +87,7 @@ def test_products_are_exact(shape, values):
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.extended
 def test_what_computes_in_int8(exported, card):
     layer = "layer_0/"
     dense = [f"{layer}attention/{x}" for x in ("key", "output", "query", "value")]
@@ -111,6 +112,7 @@ def test_what_computes_in_int8(exported, card):
     assert stored < 0.5 * sum(file.stat().st_size for file in whole.glob("*.data-*"))
 
 
+@pytest.mark.extended
 def test_answers_are_close_to_those_in_float(task, served, card):
     found = served.run("", {"text": _objects(TEXTS)})
     expected = task.predict(TEXTS)
@@ -123,6 +125,7 @@ def test_answers_are_close_to_those_in_float(task, served, card):
     np.testing.assert_allclose(agreement["scores"]["mean"], differences.mean(), atol=1e-5)
 
 
+@pytest.mark.extended
 def test_an_answer_does_not_depend_on_other_rows(task, served):
     """Also where activations of other rows exceed those of the calibration texts."""
     rows = [" ".join(task.tokenizer.vocabulary[i : i + 18]) for i in range(5, 40)]
@@ -143,6 +146,7 @@ def test_the_version_in_float32(task, exported, card):
     np.testing.assert_allclose(found, [x["scores"] for x in task.predict(TEXTS)], atol=1e-5)
 
 
+@pytest.mark.extended
 def test_a_version_that_one_of_the_directories_has(task, exported):
     directory = exported.parent
     with pytest.raises(FileExistsError, match="model-float32 already has a version 4"):
@@ -162,6 +166,7 @@ def test_a_version_appears_in_both_directories_or_in_none(tmp_path):
     assert not targets[1].exists()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("fallback", [None, "model-float32"])
 def test_servers_without_the_kernel_refuse_the_model(exported, card, fallback, tmp_path):
     card = {**card, "kernels": ["_NoSuchKernel"], "int8": {**card["int8"], "fallback": fallback}}

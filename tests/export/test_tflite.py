@@ -180,6 +180,7 @@ def test_quantized(kind, quantize, family, task_of, whole_size, tmp_path):
     assert 0 < max(differences) < limit
 
 
+@only_in("extended", "albert-embedder")
 @only_in("full", "bert-classifier")
 @pytest.mark.parametrize(
     ("family", "kind"),

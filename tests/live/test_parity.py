@@ -43,6 +43,7 @@ def _compare(family, settings, length, directory):
     given = reference.inputs(model.config, length, seed=1)
     expected = {**given, **reference.run(model, given)}
     parity.assert_equal(directory, family, expected)
+    parity.assert_equal_in_float32(directory, family, expected)
 
 
 @pytest.mark.parametrize("family", reference.FAMILIES)

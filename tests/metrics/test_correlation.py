@@ -17,6 +17,7 @@ from bertfam_tf.metrics import (
     Spearman,
     by_name,
 )
+from tests.selection import in_full
 
 scipy_stats = pytest.importorskip("scipy.stats")
 
@@ -31,7 +32,7 @@ def _stream(metric, *columns, sizes=(1, 7, 4, 0, 200)):
     return float(metric.result())
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", in_full(range(5), [0]))
 @pytest.mark.parametrize("ties", [False, True])
 def test_correlations_are_those_of_all_rows(seed, ties):
     rng = np.random.default_rng(seed)
@@ -86,7 +87,7 @@ def _counts(true, found):
     ]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", in_full(range(4), [0]))
 def test_two_labels(seed):
     rng = np.random.default_rng(seed)
     true = rng.integers(0, 2, 100)
@@ -127,6 +128,9 @@ def test_two_labels_at_the_edge():
         wrong = f"of {metric.__name__} must be scores of 2 labels, got 3"
         with pytest.raises(ValueError, match=wrong):
             metric().update_state(one, np.zeros((5, 3)))
+        wrong = f"of {metric.__name__} must be one label per example, got 2.*micro_f1"
+        with pytest.raises(ValueError, match=wrong):
+            metric().update_state(np.zeros((5, 2)), np.zeros((5, 2)))
 
 
 def test_counts_beyond_the_range_of_their_product():

@@ -9,7 +9,7 @@ import bertfam_tf as bf
 from bertfam_tf import heads, layers, registry
 from bertfam_tf.models import Backbone
 from bertfam_tf.models.parts import Parts
-from tests.selection import wirings
+from tests.selection import in_full, wirings
 from tests.tokens import as_read
 
 SMALL = dict(vocab_size=40, hidden_size=16, intermediate_size=24)
@@ -42,7 +42,7 @@ def _ids(model):
 # Shared weights --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("family", wirings())
+@pytest.mark.parametrize("family", in_full(bf.families(), ["bert"]))
 def test_a_second_wiring_of_the_same_layers_is_the_same_model(family):
     backbone = _build(family)
     _perturb(backbone.weights)

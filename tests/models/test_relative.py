@@ -16,11 +16,13 @@ from bertfam_tf import heads, layers, registry
 from bertfam_tf.checkpoints import CheckpointError, huggingface
 from tests import parity
 from tests.seeding import seed
-from tests.selection import only_in
+from tests.selection import in_full, only_in
 
 GOLDENS = Path(__file__).parent.parent / "goldens"
 FAMILIES = ("transformer_xl", "xlnet")
 families = pytest.mark.parametrize("family", FAMILIES)
+# `make test` runs one of them.
+one_of_them = pytest.mark.parametrize("family", in_full(FAMILIES, ["xlnet"]))
 SMALL = dict(vocab_size=40, hidden_size=16, intermediate_size=32)
 
 
@@ -125,7 +127,7 @@ def test_the_new_memory(mem_len, reuse_len, expected):
     assert np.asarray(found)[0, :, 0].tolist() == expected
 
 
-@families
+@one_of_them
 def test_no_gradient_into_the_memory(family):
     backbone = _build(family)
     first = backbone(_given(_tokens(4)))["memory"]
@@ -161,7 +163,7 @@ def test_memory_is_there_for_graphs_too(family):
 # Padding and masks ----------------------------------------------------------------------------
 
 
-@families
+@one_of_them
 def test_padding_on_the_left(family):
     backbone = _build(family, **({"attn_type": "bi"} if family == "xlnet" else {}))
     tokens = _tokens(6, rows=3)
@@ -250,7 +252,7 @@ def test_distances_beyond_the_clamp_are_one():
     np.testing.assert_allclose(both[1, :, :4], -both[0, :, :4], atol=1e-6)
 
 
-@families
+@one_of_them
 def test_biases_may_be_shared(family):
     own = _build(family)
     shared = _build(family, untie_r=False)

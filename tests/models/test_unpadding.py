@@ -51,8 +51,8 @@ def _given(backbone, mask, seed=0):
     return given
 
 
-@pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("family", in_full(bf.families(), ["bert", "xlm"]))
+@pytest.mark.parametrize("mask", in_full(MASKS, ["left", "gaps"]))
+@pytest.mark.parametrize("family", in_full(bf.families(), ["bert"]))
 def test_outputs_and_gradients_are_those_of_the_padded_model(family, mask):
     backbone = _build(family)
     mask = MASKS[mask]
@@ -100,7 +100,7 @@ def test_padding_is_zero_and_moves_no_weight(family):
 
 
 @pytest.mark.parametrize("unpadded", [False, True])
-@pytest.mark.parametrize("family", in_full(bf.families(), ["bert", "albert", "xlm"]))
+@pytest.mark.parametrize("family", in_full(bf.families(), ["bert"]))
 def test_the_first_token_is_that_of_the_sequence(family, unpadded):
     backbone = _build(family)
     for mask in (MASKS["right"], MASKS["left"]):
@@ -111,7 +111,7 @@ def test_the_first_token_is_that_of_the_sequence(family, unpadded):
 
 
 @pytest.mark.parametrize("unpadded", [False, True])
-@pytest.mark.parametrize("family", in_full(bf.families(), ["bert", "xlnet"]))
+@pytest.mark.parametrize("family", in_full(bf.families(), ["bert"]))
 def test_outputs_by_name_are_those_of_the_whole(family, unpadded):
     backbone = _build(family)
     given = _given(backbone, MASKS["right"])
@@ -212,7 +212,7 @@ def test_padding_is_not_computed():
     assert seen == [(LENGTHS.clip(1).sum(), 16)]
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta"])
+@pytest.mark.parametrize("family", in_full(["bert", "roberta"], ["bert"]))
 def test_no_example_reads_another(family):
     backbone = _build(family)
     given = _given(backbone, MASKS["right"])

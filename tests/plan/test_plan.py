@@ -259,6 +259,7 @@ def test_command(recipe, capsys):
     assert "It fits the memory of a device" in text
 
 
+@pytest.mark.extended
 def test_the_peak_that_is_assumed(recipe, capsys):
     """Half precision is twice as fast, and the table names the device."""
     hours = []

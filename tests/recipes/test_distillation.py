@@ -99,6 +99,7 @@ def _same(one, other):
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.extended
 def test_what_a_run_leaves(whole):
     """The student that was saved has learned, and is the one that was evaluated."""
     directory, printed = whole

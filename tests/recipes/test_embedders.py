@@ -65,6 +65,7 @@ def finished(files):
     return recipe, run(recipe)
 
 
+@pytest.mark.extended
 def test_pairs_and_negatives(finished):
     recipe, metrics = finished
     embedder = bf.load(f"{recipe.output}/model")

@@ -24,6 +24,7 @@ from bertfam_tf.recipes.experiments.statistics import (
     student_t_quantile,
 )
 from bertfam_tf.training.callbacks.backup import Backup
+from tests.selection import only_in
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "configs" / "experiments").glob("*.yaml"))
@@ -310,6 +311,7 @@ def test_one_seed_decides_nothing(files, tmp_path):
     assert paired_difference([1.0]).seeds_needed() is None
 
 
+@only_in("extended", "tinybert", "distillation")
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_experiments_here_have_keys_of_their_recipes(file, capsys):
     experiment = load_experiment(file)

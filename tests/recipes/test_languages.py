@@ -15,7 +15,7 @@ from bertfam_tf.recipes.reading import load_recipe
 from bertfam_tf.recipes.schema import PretrainRecipe
 from bertfam_tf.text import load_tokenizer
 from tests import published
-from tests.selection import in_full
+from tests.selection import in_full, only_in
 
 SMALL = dict(hidden_size=16, num_layers=1, num_heads=2, intermediate_size=16)
 FIRST = [f"the good film {'bad ' * (i % 4)}." for i in range(40)]
@@ -163,6 +163,7 @@ def test_static_masks_of_languages_and_translations(languages, tokenizer, copies
 
 
 # 360 sentences and 40: by default 9 ** 0.7 to 1.
+@only_in("full", "0.0-0.5", "0.5-0.75", "1.0-0.9")
 @pytest.mark.parametrize(
     ("exponent", "share"), [(1.0, 0.9), (0.5, 0.75), (0.0, 0.5), (None, 9**0.7 / (9**0.7 + 1))]
 )

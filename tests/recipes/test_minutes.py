@@ -98,6 +98,7 @@ def run(tiny, smallest, tmp_path, monkeypatch):
 KINDS = ["fine_tuning", "several tasks", "stream", "sentences", "stages", "words", "distillation"]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", in_full(KINDS, ["fine_tuning", "stages"]))
 def test_every_training_stops(run, name, tmp_path):
     """After the third step of 20 seconds, in the first epoch, with all that a run leaves."""
@@ -117,6 +118,7 @@ class Killed(BaseException):
     """What no code handles."""
 
 
+@pytest.mark.extended
 def test_time_of_an_interrupted_run(run, monkeypatch):
     """A killed run goes on with the time of its checkpoint, and a stopped one is over."""
     original, steps = Backup.on_train_batch_end, []

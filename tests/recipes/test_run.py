@@ -165,6 +165,7 @@ def test_what_a_recipe_says_of_training(files):
 # What is written ------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_outputs(finished, files):
     recipe, metrics = finished
     output = files.directory / "whole"
@@ -182,6 +183,7 @@ def test_outputs(finished, files):
     assert (output / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.extended
 def test_what_is_logged_of_steps(finished, files):
     """The same in ``metrics.jsonl`` and in TensorBoard, and epochs as in the history."""
     recipe, _ = finished
@@ -217,6 +219,7 @@ def test_the_saved_task_is_the_one_that_was_evaluated(finished):
         evaluate(task, recipe, "test")
 
 
+@pytest.mark.extended
 def test_a_finished_run_is_not_run_again(finished, files, monkeypatch):
     recipe, metrics = finished
     before = {f: f.stat().st_mtime_ns for f in (files.directory / "whole").rglob("*")}
@@ -558,6 +561,7 @@ def test_two_processes_do_not_train_one_run(files):
     assert not Path(recipe.output).exists()
 
 
+@pytest.mark.extended
 def test_the_output_of_another_recipe(finished, files):
     recipe = load_recipe(files.directory / "whole.yaml", ["train.seed=4"])
     with pytest.raises(

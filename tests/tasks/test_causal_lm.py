@@ -165,6 +165,7 @@ def test_streaming_holds_back_half_characters():
     assert pieces == [[""], ["é"], [""], [""], ["日"], [""]]
 
 
+@pytest.mark.extended
 def test_defaults_fit_a_model_of_few_positions():
     model = _model()
     assert model.max_length == 48

@@ -180,6 +180,7 @@ def test_the_former_name_of_mini_batch_size_warns(embedder):
     assert settings == bf.EmbedderTrainer.Settings(mini_batch_size=2)
 
 
+@pytest.mark.extended
 def test_each_fit_without_compile_has_a_schedule_of_its_own(smallest):
     trainer = bf.EmbedderTrainer(_embedder(smallest))
     trainer.fit(PAIRS, batch_size=3, verbose=0)

@@ -76,6 +76,7 @@ def probabilities(theirs):
     return keras.ops.convert_to_numpy(keras.ops.softmax(theirs.predict(TEXTS)))
 
 
+@pytest.mark.extended
 def test_a_classifier_both_ways(classifier, tmp_path):
     task = bf.TextClassifier.from_pretrained(classifier, labels=["a", "b", "c"])
     assert task.max_length == 9

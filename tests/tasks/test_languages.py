@@ -63,6 +63,7 @@ def test_embeddings_too(checkpoint):
     assert np.abs(german - english).max() > 1e-3
 
 
+@pytest.mark.extended
 def test_commands_of_search(checkpoint, tmp_path, capsys):
     """Documents in one language and queries in another."""
     (tmp_path / "texts.txt").write_text("das h a b\nh a\n")

@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 import bertfam_tf as bf
+from tests.selection import in_full, only_in
 
 TEXTS = ["The film was very good!", "a dull, unhappy story.", "", "acting was not great?", "it"]
 HOSTILE = {
@@ -48,7 +49,7 @@ def test_embeddings(embedder):
     assert np.linalg.norm(found[0] - found[1]) > 1e-2
 
 
-@pytest.mark.parametrize("batch_size", [1, 2])
+@pytest.mark.parametrize("batch_size", in_full([1, 2], [2]))
 def test_the_batch_does_not_change_answers(reader, embedder, batch_size):
     alone = np.concatenate([_answer(reader, [text])["scores"] for text in TEXTS])
     found = np.stack([a["scores"] for a in reader.predict(TEXTS, batch_size=batch_size)])
@@ -104,6 +105,7 @@ def test_long_texts_are_cut(smallest):
     np.testing.assert_array_equal(cut, long)
 
 
+@only_in("extended", "5", "6")
 @pytest.mark.parametrize(
     "x",
     [

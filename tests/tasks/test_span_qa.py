@@ -458,6 +458,7 @@ def seeker(smallest):
     return task
 
 
+@pytest.mark.extended
 def test_it_finds_what_it_learnt(seeker):
     x, y = _toy(60, 14, np.random.default_rng(1))
     rows = seeker.predict(x)
@@ -472,8 +473,8 @@ def test_it_finds_what_it_learnt(seeker):
     assert 100 * np.mean(has) <= exact == f1 < 100
 
 
-@only_in("extended", "0")
-@pytest.mark.parametrize("at", [0, 19_999])
+@pytest.mark.extended
+@pytest.mark.parametrize("at", in_full([0, 19_999], [19_999]))
 def test_an_answer_at_the_end_of_twenty_thousand_words(seeker, at):
     words = np.random.default_rng(2).choice(WORDS, 20_000).tolist()
     words[at] = "great"

@@ -148,6 +148,7 @@ def test_a_word_without_a_piece_is_outside(tagger):
     assert row[0]["score"] > 0.2
 
 
+@pytest.mark.extended
 @only_in("extended", "1")
 @pytest.mark.parametrize("batch_size", [1, 10])
 def test_hostile_texts(tagger, batch_size):

@@ -104,6 +104,7 @@ def test_equal_to_the_reference(reference, tokenizer):
     assert_equal_to(reference, tokenizer, [TEXT, *TEXT.split("\n"), *mixed_lines(1_500, 0)])
 
 
+@pytest.mark.extended
 def test_hostile_text(reference, tokenizer):
     assert_equal_to(reference, tokenizer, hostile()[:1_500])
 

@@ -211,6 +211,7 @@ def test_unknown_names():
         _ = bertfam_tf.text.WordsTokenizer
 
 
+@only_in("extended", "roberta-base-ByteBPETokenizer-50265", "openai-gpt-BPETokenizer-40478")
 @only_in("extended", "albert-base-v2-SentencePieceTokenizer-30000")
 @pytest.mark.parametrize(
     ("name", "kind", "size"),

@@ -293,6 +293,7 @@ def lines():
     ]  # fmt: skip
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", in_full(VARIANTS, list(VARIANTS)[:1]))
 def test_trained_models_equal_the_library(trained, lines, name):
     ours = make(trained[name], special_tokens_in_text=False)

@@ -41,7 +41,7 @@ def corpus(tmp_path_factory):
     return files
 
 
-@only_in("extended", "sentencepiece", "byte-bpe")
+@only_in("extended", "bpe", "sentencepiece", "byte-bpe")
 @pytest.mark.parametrize("kind", KINDS)
 def test_trained_tokenizers_load_and_tokenize(corpus, tmp_path, kind):
     made = train_vocabulary(kind, corpus, tmp_path / "out", size=SIZES[kind])

@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 from bertfam_tf.text.tokenizers.words import SPECIAL_TOKENS, WordTokenizer, count_words
+from tests.selection import only_in
 from tests.text.graphs import assert_the_same_in_a_dataset, assert_the_same_in_a_saved_model
 
 WORDS = ["<eos>", "<unk>", "the", "a", "dog", "é", "中国", "##s", "x\0y", "\ufffd", "it's", "The"]
@@ -274,6 +275,7 @@ def test_inside_a_dataset(tokenizer):
 # Real text.
 
 
+@only_in("extended", "valid-217646")
 @pytest.mark.parametrize(("split", "count"), [("valid", 217_646), ("test", 245_569)])
 def test_wikitext(real_data, split, count):
     path = real_data(f"wikitext-2/{split}.txt")

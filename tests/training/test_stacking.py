@@ -16,7 +16,7 @@ from bertfam_tf.training.optimizers import WarmupLinearDecay, adamw, lamb
 from bertfam_tf.training.settings import TrainConfig
 from bertfam_tf.training.tuning import add_lora
 from tests.seeding import seed
-from tests.selection import in_full, only_in, wirings
+from tests.selection import in_full, only_in
 from tests.tokens import as_read
 
 # ALBERT's layers share their weights, and a BiLSTM's first layer reads embeddings of another width.
@@ -59,7 +59,7 @@ ORDERS = {"stack": [0, 1, 0, 1], "interleave": [0, 0, 1, 1]}
 NEW_NORM = {"stack": "layer_2/attention_norm/gamma", "interleave": "layer_1/attention_norm/gamma"}
 
 
-@pytest.mark.parametrize("family", wirings())
+@pytest.mark.parametrize("family", in_full(bf.families(), ["bert"]))
 @pytest.mark.parametrize("growth", ORDERS)
 def test_layers_are_copied(family, growth):
     before = _built(family)

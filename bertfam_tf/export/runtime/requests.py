@@ -3,8 +3,10 @@
 Warm-up requests and a server's REST and gRPC requests share this code.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 from tensorflow.core.framework import types_pb2
@@ -55,9 +57,11 @@ def run(
     if isinstance(request, predict_pb2.PredictRequest):
         return _predict(servable, request, version, timeout_ms, as_content)
     if isinstance(request, classification_pb2.ClassificationRequest):
-        return _classify(servable, request, version, timeout_ms)
+        method = _METHODS[CLASSIFY_METHOD]
+        return _classify_or_regress(servable, request, version, timeout_ms, method)
     if isinstance(request, regression_pb2.RegressionRequest):
-        return _regress(servable, request, version, timeout_ms)
+        method = _METHODS[REGRESS_METHOD]
+        return _classify_or_regress(servable, request, version, timeout_ms, method)
     return _multi_inference(servable, request, version, timeout_ms)
 
 
@@ -80,37 +84,19 @@ def _predict(
     return response
 
 
-def _classify(
+def _classify_or_regress(
     servable: ServableLike,
-    request: classification_pb2.ClassificationRequest,
+    request: classification_pb2.ClassificationRequest | regression_pb2.RegressionRequest,
     version: int | None,
     timeout_ms: int,
-) -> classification_pb2.ClassificationResponse:
+    method: _Method,
+) -> Any:
     name, signature = _signature(servable, request.model_spec, _NO_SIGNATURE)
-    outputs = _classify_outputs(signature)
+    outputs = method.outputs(signature)
     examples = serialized_examples(request.input)
     arrays = servable.run(name, {"inputs": examples}, outputs=outputs, timeout_ms=timeout_ms)
-    response = classification_pb2.ClassificationResponse(
-        model_spec=_response_spec(request.model_spec, version)
-    )
-    _write_classes(arrays, len(examples), response.result)
-    return response
-
-
-def _regress(
-    servable: ServableLike,
-    request: regression_pb2.RegressionRequest,
-    version: int | None,
-    timeout_ms: int,
-) -> regression_pb2.RegressionResponse:
-    name, signature = _signature(servable, request.model_spec, _NO_SIGNATURE)
-    outputs = _regress_outputs(signature)
-    examples = serialized_examples(request.input)
-    arrays = servable.run(name, {"inputs": examples}, outputs=outputs, timeout_ms=timeout_ms)
-    response = regression_pb2.RegressionResponse(
-        model_spec=_response_spec(request.model_spec, version)
-    )
-    _write_values(arrays, len(examples), response.result)
+    response = method.response(model_spec=_response_spec(request.model_spec, version))
+    method.write(arrays, len(examples), response.result)
     return response
 
 
@@ -134,19 +120,17 @@ def _multi_inference(
         _, signature = _signature(
             servable, task.model_spec, "Requested signature not found in model graph:"
         )
-        if task.method_name not in _CHECKS:
+        if task.method_name not in _METHODS:
             raise unimplemented(f"Unsupported signature method_name: {task.method_name}")
-        _CHECKS[task.method_name](signature)
+        _METHODS[task.method_name].outputs(signature)
         names.append(name)
     examples = serialized_examples(request.input)
     answers = servable.run_together(names, {"inputs": examples}, timeout_ms=timeout_ms)
     response = inference_pb2.MultiInferenceResponse()
     for task, arrays in zip(request.tasks, answers, strict=True):
         result = response.results.add(model_spec=_response_spec(task.model_spec, version))
-        if task.method_name == CLASSIFY_METHOD:
-            _write_classes(arrays, len(examples), result.classification_result)
-        else:
-            _write_values(arrays, len(examples), result.regression_result)
+        method = _METHODS[task.method_name]
+        method.write(arrays, len(examples), getattr(result, method.result))
     return response
 
 
@@ -188,9 +172,6 @@ def _regress_outputs(signature: meta_graph_pb2.SignatureDef) -> list[str]:
     if "outputs" not in signature.outputs:
         raise invalid(f"No regression outputs found in SignatureDef: {signature}")
     return ["outputs"]
-
-
-_CHECKS = {CLASSIFY_METHOD: _classify_outputs, REGRESS_METHOD: _regress_outputs}
 
 
 def _response_spec(spec: model_pb2.ModelSpec, version: int | None) -> model_pb2.ModelSpec:
@@ -292,3 +273,35 @@ def _dtype_name(array: np.ndarray) -> str:
 
 def _shape(array: np.ndarray) -> str:
     return f"[{','.join(map(str, array.shape))}]"
+
+
+# --------------------------------------------------------------------------------- methods
+
+
+class _Method(NamedTuple):
+    """How a method of signatures is answered.
+
+    Fields:
+        response: the class of its response.
+        outputs: returns the outputs to run; raises ``ServingError`` for other signatures.
+        write: writes arrays of that many examples into a result.
+        result: the result's field in a MultiInferenceResponse.
+    """
+
+    response: type
+    outputs: Callable[[meta_graph_pb2.SignatureDef], list[str]]
+    write: Callable[[Mapping[str, np.ndarray], int, Any], None]
+    result: str
+
+
+_METHODS = {
+    CLASSIFY_METHOD: _Method(
+        classification_pb2.ClassificationResponse,
+        _classify_outputs,
+        _write_classes,
+        "classification_result",
+    ),
+    REGRESS_METHOD: _Method(
+        regression_pb2.RegressionResponse, _regress_outputs, _write_values, "regression_result"
+    ),
+}

@@ -1,0 +1,25 @@
+"""Modules of version 0.1 with other names now."""
+
+import importlib
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("tasks.base:Task", "tasks.task:Task"),
+        ("tasks.parts:Parts", "tasks.components:TaskComponents"),
+        ("config:load_recipe", "recipes:load_recipe"),
+        ("learner:Learner", "training.learner:Learner"),
+    ],
+)
+def test_old_names_warn(old, new):
+    def named(path):
+        module, name = path.split(":")
+        return getattr(importlib.import_module(f"bertfam_tf.{module}"), name)
+
+    message = rf"bertfam_tf\.{old} is now bertfam_tf\.{new};".replace(":", r"\.")
+    with pytest.warns(FutureWarning, match=message):
+        moved = named(old)
+    assert moved is named(new)
