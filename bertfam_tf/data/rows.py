@@ -80,6 +80,7 @@ class Rows:
     Attributes:
         count: the number of valid rows.
         skipped: the number of skipped rows by kind of error.
+        labels: the number of rows by label, of a target that names labels.
         skipped_lines: the number of their lines; larger if a stray quote in a CSV file joins lines.
 
     Raises:
@@ -93,6 +94,7 @@ class Rows:
     count: int = field(init=False, default=0)
     skipped: Counter[str] = field(init=False, default_factory=Counter)
     skipped_lines: int = field(init=False, default=0)
+    labels: Counter[str] = field(init=False, default_factory=Counter)
 
     def __post_init__(self) -> None:
         if self.limit is not None and self.limit < 1:
@@ -110,6 +112,8 @@ class Rows:
                     first_ones += [str(row)] if len(first_ones) < _SHOWN else []
                     continue
                 self._first = self._first or row
+                if self.target is not None:
+                    self.labels.update(self.target.names_in(row.label))
                 self.count += 1
                 if self.count == self.limit:
                     break

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from bertfam_tf import tasks
+from bertfam_tf import parsing, tasks
 from bertfam_tf.corpora import shards
 from bertfam_tf.corpora.documents import find_files
 from bertfam_tf.data.inputs import TEXT
@@ -175,7 +175,9 @@ def _rows(recipe: DistillRecipe, cls: type[Task], student: Task, split: str) -> 
     files = [
         str(file) for file in find_files(map(expand, [given] if isinstance(given, str) else given))
     ]
-    lines = tf.data.TextLineDataset(files).filter(lambda line: tf.strings.length(line) > 0)
+    compressed = [parsing.is_compressed(Path(file)) for file in files]
+    lines = tf.data.Dataset.from_tensor_slices((files, compressed)).flat_map(_text_lines)
+    lines = lines.filter(lambda line: tf.strings.length(line) > 0)
     if recipe.data.limit is not None:
         lines = lines.take(recipe.data.limit)
     number = int(lines.reduce(tf.constant(0, tf.int64), lambda count, _: count + 1))
@@ -183,6 +185,10 @@ def _rows(recipe: DistillRecipe, cls: type[Task], student: Task, split: str) -> 
         raise ValueError(f"There is no text in {', '.join(files)}.")
     lines = lines.map(lambda line: ({TEXT: line},))
     return lines.apply(tf.data.experimental.assert_cardinality(number))
+
+
+def _text_lines(file: tf.Tensor, compressed: tf.Tensor) -> tf.data.Dataset:
+    return tf.data.TextLineDataset(file, tf.where(compressed, "GZIP", ""))
 
 
 def _augmented(recipe: DistillRecipe, rows: tf.data.Dataset, folder: Path) -> tf.data.Dataset:
