@@ -31,6 +31,7 @@ def conll_rows(
     tags: list[str] = []
     began, width = 0, None
     wrong: InvalidRow | None = None
+    broken = ""
     for number, line in enumerate(_with_final_blank_line(parsing.byte_lines(file)), 1):
         line = line.strip(b" \t\r\n")
         if not line or line.startswith(_DOCUMENT):
@@ -38,8 +39,9 @@ def conll_rows(
                 yield wrong
             elif words:
                 label = None if tag is None else to_iob2(tags) if iob2 else tags
-                yield Row(f"{file}: line {began}", {"text": b" ".join(words)}, label)
-            words, tags, wrong = [], [], None
+                row = Row(f"{file}: line {began}", {"text": b" ".join(words)}, label)
+                yield row._replace(not_utf8=broken)
+            words, tags, wrong, broken = [], [], None, ""
             continue
         cells = _BETWEEN.split(line)
         width = width or len(cells)
@@ -49,16 +51,14 @@ def conll_rows(
             text = f"{location} has {len(cells)} columns; expected {width}"
             wrong = wrong or InvalidRow("columns", f"{text}, as in the previous lines.")
             continue
-        broken = parsing.not_utf8(location, line)
-        if broken:
-            wrong = wrong or InvalidRow("encoding", broken)
-            continue
+        if not line.isascii():
+            broken = broken or parsing.not_utf8(location, line)
         last = max(index if index >= 0 else -index - 1 for index in (word, tag or 0))
         if last >= width:
             raise ValueError(f"{file} has {width} columns; there is no column {word} or {tag}.")
         words.append(cells[word])
         if tag is not None:
-            tags.append(cells[tag].decode())
+            tags.append(cells[tag].decode("utf-8", "replace"))
 
 
 def _with_final_blank_line(lines: Iterator[bytes]) -> Iterator[bytes]:

@@ -8,7 +8,7 @@ import numpy as np
 
 def is_frame(x: Any) -> bool:
     """Returns whether it is a ``DataFrame``."""
-    return hasattr(x, "columns") and hasattr(x, "iloc")
+    return hasattr(x, "iloc") and hasattr(x, "columns")
 
 
 def from_pandas(x: Any, name: str = "") -> Any:

@@ -20,7 +20,6 @@ from bertfam_tf.data.records import (
     first_bytes,
     json_rows,
     jsonl_rows,
-    not_utf8,
     tsv_rows,
 )
 from bertfam_tf.data.rows import InvalidRow, Reader, Row, Rows
@@ -214,7 +213,5 @@ def _lines(file: Path) -> Iterator[Row | InvalidRow]:
     """Yields one text per line."""
     for number, line in enumerate(parsing.byte_lines(file), 1):
         location = f"{file}: line {number}"
-        if parsing.not_utf8(location, line):
-            yield not_utf8(location, line)
-            continue
-        yield Row(location, {"text": line.rstrip(b"\n").removesuffix(b"\r")})
+        text = line.rstrip(b"\n").removesuffix(b"\r")
+        yield Row(location, {"text": text}, not_utf8=parsing.not_utf8(location, line))

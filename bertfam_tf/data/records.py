@@ -35,13 +35,9 @@ def tsv_rows(file: Path, columns: Mapping[str, Column]) -> Iterator[Row | Invali
         ValueError: if there is no such column.
     """
 
-    def records() -> Iterator[_Record | InvalidRow]:
+    def records() -> Iterator[_Record]:
         for number, line in enumerate(parsing.byte_lines(file), 1):
-            try:
-                text = line.rstrip(b"\n").replace(b"\r", b"").decode("utf-8")
-            except UnicodeDecodeError:
-                yield not_utf8(f"{file}: line {number}", line)
-                continue
+            text = line.rstrip(b"\n").replace(b"\r", b"").decode("utf-8", "surrogateescape")
             yield number, 1, text.split("\t")
 
     return _cells(file, columns, records())
@@ -69,15 +65,8 @@ def csv_rows(file: Path, columns: Mapping[str, Column]) -> Iterator[Row | Invali
                 continue
             if cells is None:
                 return
-            lines = reader.line_num - number + 1
-            try:
-                "".join(cells).encode()
-            except UnicodeEncodeError:
-                data = ",".join(cells).encode("utf-8", "surrogateescape")
-                yield not_utf8(f"{file}: line {number}", data, lines)
-                continue
             # An empty line has one empty cell.
-            yield number, lines, cells or [""]
+            yield number, reader.line_num - number + 1, cells or [""]
 
     return _cells(file, columns, records())
 
@@ -90,11 +79,6 @@ def _lines(file: Path) -> Iterator[str]:
             yield from io.StringIO(text, newline="")
         else:
             yield text
-
-
-def not_utf8(location: str, data: bytes, lines: int = 1) -> InvalidRow:
-    """Returns the error for a row that is not UTF-8."""
-    return InvalidRow("encoding", parsing.not_utf8(location, data), lines)
 
 
 def _cells(
@@ -110,7 +94,14 @@ def _cells(
             yield record
             continue
         number, lines, cells = record
+        location = f"{file}: line {number}"
+        text = " ".join(cells)
+        problem = ""
+        if not text.isascii():
+            problem = parsing.not_utf8(location, text.encode("utf-8", "surrogateescape"))
         if header is None:
+            if problem and not numbered:
+                raise ValueError(problem)
             header = cells
             positions = {
                 name: [_position(file, header, c) for c in column]
@@ -120,7 +111,6 @@ def _cells(
             }
             if not numbered:
                 continue
-        location = f"{file}: line {number}"
         if len(cells) != len(header):
             expected = f"expected {len(header)}, as in the first line."
             yield InvalidRow("columns", f"{location} has {len(cells)} columns; {expected}", lines)
@@ -129,7 +119,7 @@ def _cells(
             name: [cells[p] for p in position] if isinstance(position, list) else cells[position]
             for name, position in positions.items()
         }
-        yield _row(location, values, lines)
+        yield _row(location, values, lines)._replace(not_utf8=problem)
 
 
 def jsonl_rows(file: Path, columns: Mapping[str, Column]) -> Iterator[Row | InvalidRow]:

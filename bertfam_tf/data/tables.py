@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
-import numpy as np
-
 from bertfam_tf.data.columnar import class_names, named, pyarrow
 from bertfam_tf.data.fields import LABEL, Fields
 from bertfam_tf.data.frames import from_pandas, is_frame
@@ -115,10 +113,10 @@ def of_tuples(x: Any, fields: Fields, labelled: bool, pair: bool | None = None) 
     count, least = len(x[0]), len(fields.required)
     with_label = fields.labelled and least < count <= len(texts) + 1
     with_label = with_label and (labelled or count == len(texts) + 1)
-    if count == least == 1 or not (with_label or least <= count <= len(texts)):
+    if not (with_label or least <= count <= len(texts)):
         return x
-    if fields.words and not isinstance(x[0][0], list | tuple | np.ndarray) and not labelled:
-        return x  # a tuple of words
+    if fields.words and isinstance(x[0][0], str | bytes) and not (labelled and with_label):
+        return x  # tuples of words
     for row, each in enumerate(x):
         if not isinstance(each, tuple) or len(each) != count:
             raise ValueError(
