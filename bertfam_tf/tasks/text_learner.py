@@ -143,8 +143,14 @@ class TextLearner(Learner):
     ) -> keras.callbacks.History:
         """As ``keras.Model.fit``, on raw text and labels.
 
-        Lists and arrays are shuffled in each epoch; a ``tf.data.Dataset`` keeps its order, and its
-        batches if it has some. Batches of ``text_batches`` are trained on as they are.
+        The texts may be lists, arrays, dicts of these, data frames and tables of pandas, polars and
+        pyarrow, data sets of ``datasets`` and ``tf.data``, lists of dicts or of tuples that end
+        with the label, generators, and for tasks a split of tensorflow-datasets,
+        ``"tfds:glue/sst2/train"``. Labels and how many examples have each are printed first, unless
+        ``verbose`` is 0.
+
+        Lists and tables are shuffled in each epoch; a ``tf.data.Dataset`` and an iterable data set
+        keep their order, and their batches if they have some. Batches of ``text_batches`` are trained on as they are.
 
         If ``compile`` was not called, the model is compiled with ``default_optimizer`` for the
         steps of this call (with a constant learning rate if the data set's cardinality is unknown).
