@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -38,7 +39,26 @@ def read_split(
         ValueError: when the recipe has no such split, a file or a column is missing, or a row is
             not valid.
     """
-    return open_split(data, split, task, names)[0]
+    return open_split(data, split, task, names).rows
+
+
+class Split(NamedTuple):
+    """A split of a recipe's data.
+
+    Fields:
+        rows: as ``read_split`` returns them.
+        names: the names of its labels.
+        description: its files, and how many examples there are of each label, in one line.
+    """
+
+    rows: tf.data.Dataset
+    names: list[str]
+    description: str
+
+    def announce(self) -> None:
+        """Prints the description to standard error, also where nothing is logged: before training,
+        people see the labels that are learnt."""
+        print(self.description, file=sys.stderr)
 
 
 def columns(data: DataConfig, task: str | None = None) -> dict[str, Column] | None:
@@ -72,10 +92,8 @@ def _published(data: DataConfig) -> str | None:
     return first.removeprefix(TFDS).rpartition("/")[0]
 
 
-def open_split(
-    data: DataConfig, split: str, task: str, names: list[str] | None = None
-) -> tuple[tf.data.Dataset, list[str]]:
-    """A split as ``read_split`` returns it, and the names of its labels."""
+def open_split(data: DataConfig, split: str, task: str, names: list[str] | None = None) -> Split:
+    """A split as ``read_split`` returns it, with its labels."""
     given = getattr(data, split, None)
     if given is None:
         raise ValueError(f"The recipe names no {split} file.")
@@ -99,10 +117,8 @@ def open_split(
         tfds=data.tfds,
         data_dir=None if data.data_dir is None else str(expand(data.data_dir)),
     )
-    if split == "train":
-        # For people, also where nothing is logged: what is learnt is seen before it takes time.
-        print(_described(rows, target, data.train), file=sys.stderr)
-    return rows.dataset(), [] if target is None else target.names
+    found = [] if target is None else target.names
+    return Split(rows.dataset(), found, _described(rows, target, given))
 
 
 def _described(rows: Rows, target: Target | None, files: str | list[str]) -> str:

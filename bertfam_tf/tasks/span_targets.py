@@ -179,7 +179,7 @@ def _of_answers(rows: Any) -> dict[str, Any]:
 
 def _arrays(labels: Any) -> dict[str, np.ndarray]:
     """Labels in lists as arrays: strings as bytes, gold answers padded with ""."""
-    if isinstance(labels, list | tuple):
+    if isinstance(labels, list | tuple) and not all(isinstance(x, str | bytes) for x in labels):
         labels = _of_answers(labels)
     _check_names(labels)
     arrays = {}

@@ -150,7 +150,8 @@ class TextLearner(Learner):
         ``verbose`` is 0.
 
         Lists and tables are shuffled in each epoch; a ``tf.data.Dataset`` and an iterable data set
-        keep their order, and their batches if they have some. Batches of ``text_batches`` are trained on as they are.
+        keep their order, and their batches if they have some. Batches of ``text_batches`` are
+        trained on as they are.
 
         If ``compile`` was not called, the model is compiled with ``default_optimizer`` for the
         steps of this call (with a constant learning rate if the data set's cardinality is unknown).

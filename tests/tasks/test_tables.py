@@ -252,7 +252,7 @@ def test_gold_answers_of_a_stream_differ_in_number(reader_of_passages):
 
 
 def test_answers_that_are_wrong(reader_of_passages):
-    wrong = {**SQUAD, "answers": ["film", "bad"]}
+    wrong = {**SQUAD, "answers": [{"text": ["film"]}, {"text": []}]}
     with pytest.raises(ValueError, match="Example 0 of the labels must be answers, such as"):
         reader_of_passages.fit(_rows(wrong))
 
