@@ -16,7 +16,7 @@ def unknown(kind: str, given: str, known: Iterable[str]) -> str:
 
     The list of known names, which may be a file's columns, is cut after 2,000 characters.
     """
-    given, names = truncated(given), sorted(truncated(name) for name in known)
+    given, names = truncated(given), sorted(printable(truncated(name)) for name in known)
     near = get_close_matches(given, names, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return f"Unknown {kind} {given!r}.{hint} Known: {truncated(', '.join(names), 2000)}."
@@ -27,6 +27,13 @@ def join_names(names: Iterable[str], limit: int = 12) -> str:
     names = list(names)
     rest = f", … and {len(names) - limit} more" if len(names) > limit else ""
     return ", ".join(names[:limit]) + rest
+
+
+def printable(text: str) -> str:
+    """Returns the text with escapes for control characters, which a terminal would obey."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def truncated(text: object, limit: int = 300) -> str:

@@ -4,12 +4,16 @@ Every failure to read a file is a ``ValueError``, or a subclass that the caller 
 the file, the problem and the remedy.
 """
 
+import gzip
+import io
 import json
 import os
+import zlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn, cast
 
 import yaml
 
@@ -25,6 +29,26 @@ _MAX_DIGITS = 200
 # Published files have fewer than 10. Python's limit of about 1,000 includes the calling functions:
 # what a function can just parse, one further in cannot print or compare.
 MAX_JSON_DEPTH = 100
+# A compressed file may expand to a thousand times its size, in a single line.
+MAX_COMPRESSED_LINE = 64 << 20
+GZIP = b"\x1f\x8b"
+# The first bytes of files that are often passed in place of text.
+_BINARY = {
+    b"PAR1": "a Parquet file",
+    b"ARROW1": "an Arrow file",
+    b"\xff\xff\xff\xff": "an Arrow stream",
+    b"FEA1": "a Feather file of version 1",
+    b"PK\x03\x04": "a ZIP archive or a spreadsheet",
+    b"\xd0\xcf\x11\xe0": "a spreadsheet or document of Microsoft Office",
+    b"%PDF-": "a PDF file",
+    b"SQLite format 3": "an SQLite database",
+    b"\x89HDF": "an HDF5 file",
+    b"\x28\xb5\x2f\xfd": "a file compressed by Zstandard",
+    b"BZh": "a file compressed by bzip2",
+    b"\xfd7zXZ": "a file compressed by xz",
+    b"\xff\xfe": "text in UTF-16",
+    b"\xfe\xff": "text in UTF-16",
+}
 
 
 def check_regular(file: Path, error: type[ValueError] = ValueError) -> None:
@@ -63,6 +87,77 @@ def read_bytes(file: Path, error: type[ValueError] = ValueError, limit: int = MA
         raise
     except OSError as cause:
         raise error(f"{file} cannot be read: {cause.strerror or cause}.") from cause
+
+
+@contextmanager
+def open_binary(file: Path) -> Iterator[IO[bytes]]:
+    """Opens a file to read its bytes, which are decompressed if it is compressed by gzip.
+
+    Raises:
+        FileNotFoundError: if the file does not exist.
+        ValueError: if it is not a regular file; and while reading, if it is truncated or damaged.
+    """
+    check_regular(file)
+    with file.open("rb") as stream:
+        if not stream.peek(2).startswith(GZIP):
+            yield stream
+            return
+        try:
+            with gzip.GzipFile(fileobj=stream) as decompressed:
+                yield cast(IO[bytes], decompressed)
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise ValueError(
+                f"{file} cannot be decompressed; it may be truncated or damaged: "
+                f"{truncated(error)}."
+            ) from error
+
+
+def is_compressed(file: Path) -> bool:
+    """Returns whether a file is compressed by gzip."""
+    with file.open("rb") as stream:
+        return stream.read(2) == GZIP
+
+
+def byte_lines(file: Path) -> Iterator[bytes]:
+    """Yields the lines of a text file, with their ends; gzip is decompressed as it is read.
+
+    The byte order mark of UTF-8 is removed.
+
+    Raises:
+        FileNotFoundError, ValueError: as ``open_binary``; and for a file of a binary format.
+    """
+    with open_binary(file) as stream:
+        limit = -1 if isinstance(stream, io.BufferedReader) else MAX_COMPRESSED_LINE
+        line = stream.readline(limit)
+        kind = next((kind for start, kind in _BINARY.items() if line.startswith(start)), None)
+        if kind is not None:
+            raise ValueError(f"{file} is {kind}, expected text in UTF-8.")
+        line = line.removeprefix(b"\xef\xbb\xbf") or stream.readline(limit)
+        while line:
+            if len(line) == limit:
+                raise ValueError(
+                    f"{file} has a line of more than {limit >> 20} MiB; compressed files may not."
+                )
+            yield line
+            line = stream.readline(limit)
+
+
+def not_utf8(location: str, data: bytes) -> str:
+    """Returns the error message for bytes that are not UTF-8; "" if they are.
+
+    Args:
+        location: the place of the bytes, such as ``train.csv: line 3``.
+        data: the bytes.
+    """
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        before = data[: error.start].decode("utf-8")[-20:]
+        return (
+            f"{location} is not UTF-8: the byte 0x{data[error.start]:02x} after {before!r}. "
+            "Convert the file, such as with iconv -f WINDOWS-1252 -t UTF-8."
+        )
+    return ""
 
 
 def read_text(file: Path, error: type[ValueError] = ValueError, limit: int = MAX_BYTES) -> str:

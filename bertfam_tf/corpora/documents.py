@@ -53,8 +53,9 @@ class Part(NamedTuple):
     once.
 
     Fields:
-        file: UTF-8 text.
-        begin, end: the range, in bytes; ``end`` is exclusive, None for the end of the file.
+        file: UTF-8 text, which may be compressed by gzip.
+        begin, end: the range, in bytes; ``end`` is exclusive, None for the end of the file. Of a
+            compressed file, it is the whole file.
     """
 
     file: str | Path
@@ -84,6 +85,8 @@ def read_documents(
     files: Iterable[str | Path | Texts], documents: str = "blank_line", sentences: str = "line"
 ) -> Iterator[Iterator[str]]:
     """Reads the documents of UTF-8 text files, with one line in memory at a time.
+
+    Files that are compressed by gzip are decompressed as they are read.
 
     Args:
         files: the files or ranges of files, read in this order.
@@ -141,18 +144,20 @@ def _up_to_blank(first: str, lines: Iterator[str]) -> Iterator[str]:
 
 def _lines(file: str | Path, begin: int) -> Iterator[tuple[int, str]]:
     """Yields the stripped lines that start at or after a byte, with the byte of their start."""
-    parsing.check_regular(Path(file))
+    number = 0
     try:
-        with Path(file).open("rb") as stream:
+        with parsing.open_binary(Path(file)) as stream:
             at = begin
             if begin:
                 stream.seek(begin - 1)
                 at += len(stream.readline()) - 1
             for line in stream:
+                number += 1
                 text = line.decode("utf-8" if at else "utf-8-sig")
                 # Carriage returns are ends of lines too.
                 for part in io.StringIO(text, newline=None):
                     yield at, part.strip()
                 at += len(line)
     except UnicodeDecodeError as error:
-        raise ValueError(f"{file} must be UTF-8: {error}.") from None
+        place = "" if begin else f"line {number}, "
+        raise ValueError(f"{file} must be UTF-8: {place}{error}.") from None

@@ -110,27 +110,23 @@ class Translations(Examples):
             raise ValueError(f"There are no translations in {names}.")
 
     def _columns(self) -> Iterator[tuple[str, str]]:
-        with self.files[0].open(encoding="utf-8-sig", newline="\n") as file:
-            for number, line in enumerate(file, 1):
-                columns = line.rstrip("\r\n").split("\t")
-                if len(columns) != 2:
-                    raise ValueError(
-                        f"{self.files[0]}, line {number}: expected a text and its translation with "
-                        f"a tab between them, got {len(columns)} columns."
-                    )
-                yield columns[0].strip(), columns[1].strip()
+        for number, line in enumerate(parsing.byte_lines(self.files[0]), 1):
+            columns = line.decode().rstrip("\r\n").split("\t")
+            if len(columns) != 2:
+                raise ValueError(
+                    f"{self.files[0]}, line {number}: expected a text and its translation with "
+                    f"a tab between them, got {len(columns)} columns."
+                )
+            yield columns[0].strip(), columns[1].strip()
 
     def _lines(self, names: str) -> Iterator[tuple[str, str]]:
-        with (
-            self.files[0].open(encoding="utf-8-sig", newline="\n") as first,
-            self.files[1].open(encoding="utf-8-sig", newline="\n") as second,
-        ):
-            for number, pair in enumerate(zip_longest(first, second), 1):
-                if None in pair:
-                    raise ValueError(
-                        f"{names} must have equally many lines, but only one has a line {number}."
-                    )
-                yield pair[0].strip(), pair[1].strip()
+        lines = map(parsing.byte_lines, self.files)
+        for number, (first, second) in enumerate(zip_longest(*lines), 1):
+            if first is None or second is None:
+                raise ValueError(
+                    f"{names} must have equally many lines, but only one has a line {number}."
+                )
+            yield first.decode().strip(), second.decode().strip()
 
 
 class Languages:

@@ -17,7 +17,8 @@ class CorpusConfig:
     """Text of pretraining; ``$NAME`` reads the environment.
 
     Attributes:
-        train, dev: text files, or patterns such as ``books/*.txt``; or folders of shards, whose
+        train, dev: text files, which may be compressed by gzip, or patterns such as
+            ``books/*.txt.gz``; or folders of shards, whose
             examples were formed before (``serving/batch/corpus.py``): for these ``format`` and
             ``length`` have to be the same, and ``documents`` and ``sentences`` are not read; or a
             table of them by language.

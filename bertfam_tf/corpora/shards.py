@@ -67,7 +67,7 @@ def units_of(files: Sequence[tuple[str, int]], size: int, documents: str) -> lis
 
     Units depend on the files and the size alone. A document is in the unit in which the blank line
     before it starts. Where each line is a document, the line before it decides; where each file is
-    a document, the start of the file.
+    a document, the start of the file. So it does for compressed files, which are not divided.
 
     Args:
         files: paths, and sizes in bytes.
@@ -82,7 +82,7 @@ def units_of(files: Sequence[tuple[str, int]], size: int, documents: str) -> lis
     by_unit: dict[int, list[Texts]] = {}
     start = 0
     for file, length in files:
-        if documents == "file":
+        if documents == "file" or _is_compressed(file):
             by_unit.setdefault(start // size, []).append(Part(file))
         else:
             # The bounds of units within the file.
@@ -92,6 +92,10 @@ def units_of(files: Sequence[tuple[str, int]], size: int, documents: str) -> lis
                 by_unit.setdefault(unit, []).append(Part(file, begin, end))
         start += length
     return [Unit(number, tuple(texts)) for number, texts in enumerate(by_unit.values())]
+
+
+def _is_compressed(file: str) -> bool:
+    return Path(file).is_file() and parsing.is_compressed(Path(file))
 
 
 def tokenizer_digest(tokenizer: Tokenizer) -> str:

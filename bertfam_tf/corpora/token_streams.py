@@ -19,15 +19,18 @@ _LINES = 1024
 def read_lines(files: Iterable[str | Path]) -> Iterator[bytes]:
     """Yields the lines of text files, one file after the other, without line ends.
 
+    Files that are compressed by gzip are decompressed as they are read.
+
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if it is a pipe, a device or a directory.
+        ValueError: if it is a pipe, a device or a directory, or is not UTF-8.
     """
     for file in files:
-        parsing.check_regular(Path(file))
-        with Path(file).open("rb") as stream:
-            for line in stream:
-                yield line.rstrip(b"\r\n")
+        for number, line in enumerate(parsing.byte_lines(Path(file)), 1):
+            problem = parsing.not_utf8(f"{file}: line {number}", line)
+            if problem:
+                raise ValueError(problem)
+            yield line.rstrip(b"\r\n")
 
 
 def token_stream(

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from bertfam_tf import parsing
 from bertfam_tf.data.rows import InvalidRow, Row
 
 # Other white space, such as a no-break space, may be part of a word.
@@ -30,35 +31,38 @@ def conll_rows(
     tags: list[str] = []
     began, width = 0, None
     wrong: InvalidRow | None = None
-    with file.open("rb") as stream:
-        for number, line in enumerate(_with_final_blank_line(stream), 1):
-            line = (line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line).strip(b" \t\r\n")
-            if not line or line.startswith(_DOCUMENT):
-                if wrong is not None:
-                    yield wrong
-                elif words:
-                    label = None if tag is None else to_iob2(tags) if iob2 else tags
-                    yield Row(f"{file}: line {began}", {"text": b" ".join(words)}, label)
-                words, tags, wrong = [], [], None
-                continue
-            cells = _BETWEEN.split(line)
-            width = width or len(cells)
-            began = number if not words and wrong is None else began
-            location = f"{file}: line {number}"
-            if len(cells) != width:
-                text = f"{location} has {len(cells)} columns; expected {width}"
-                wrong = wrong or InvalidRow("columns", f"{text}, as in the previous lines.")
-                continue
-            last = max(index if index >= 0 else -index - 1 for index in (word, tag or 0))
-            if last >= width:
-                raise ValueError(f"{file} has {width} columns; there is no column {word} or {tag}.")
-            words.append(cells[word])
-            if tag is not None:
-                tags.append(cells[tag].decode("utf-8", "replace"))
+    broken = ""
+    for number, line in enumerate(_with_final_blank_line(parsing.byte_lines(file)), 1):
+        line = line.strip(b" \t\r\n")
+        if not line or line.startswith(_DOCUMENT):
+            if wrong is not None:
+                yield wrong
+            elif words:
+                label = None if tag is None else to_iob2(tags) if iob2 else tags
+                row = Row(f"{file}: line {began}", {"text": b" ".join(words)}, label)
+                yield row._replace(not_utf8=broken)
+            words, tags, wrong, broken = [], [], None, ""
+            continue
+        cells = _BETWEEN.split(line)
+        width = width or len(cells)
+        began = number if not words and wrong is None else began
+        location = f"{file}: line {number}"
+        if len(cells) != width:
+            text = f"{location} has {len(cells)} columns; expected {width}"
+            wrong = wrong or InvalidRow("columns", f"{text}, as in the previous lines.")
+            continue
+        if not line.isascii():
+            broken = broken or parsing.not_utf8(location, line)
+        last = max(index if index >= 0 else -index - 1 for index in (word, tag or 0))
+        if last >= width:
+            raise ValueError(f"{file} has {width} columns; there is no column {word} or {tag}.")
+        words.append(cells[word])
+        if tag is not None:
+            tags.append(cells[tag].decode("utf-8", "replace"))
 
 
-def _with_final_blank_line(stream) -> Iterator[bytes]:
-    yield from stream
+def _with_final_blank_line(lines: Iterator[bytes]) -> Iterator[bytes]:
+    yield from lines
     yield b""
 
 

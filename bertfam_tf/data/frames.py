@@ -1,6 +1,6 @@
 """Converts objects with the interface of pandas to lists and arrays, without importing pandas."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -8,7 +8,7 @@ import numpy as np
 
 def is_frame(x: Any) -> bool:
     """Returns whether it is a ``DataFrame``."""
-    return hasattr(x, "columns") and hasattr(x, "iloc")
+    return hasattr(x, "iloc") and hasattr(x, "columns")
 
 
 def from_pandas(x: Any, name: str = "") -> Any:
@@ -47,17 +47,3 @@ def from_pandas(x: Any, name: str = "") -> Any:
         return values
     # Lists in Parquet files are read as arrays.
     return [value.tolist() if isinstance(value, np.ndarray) else value for value in values]
-
-
-def columns_of(frame: Any, required: Sequence[str], optional: Sequence[str]) -> dict[str, Any]:
-    """Columns of a ``DataFrame`` by name, converted by ``from_pandas``; others are ignored.
-
-    Raises:
-        ValueError: if a column, or a value in it, is missing.
-    """
-    there = list(frame.columns)
-    absent = [name for name in required if name not in there]
-    if absent:
-        raise ValueError(f"The DataFrame has no column {absent[0]!r}, only {there}.")
-    names = [name for name in (*required, *optional) if name in there]
-    return {name: from_pandas(frame[name], name) for name in names}

@@ -2,57 +2,27 @@
 
 import itertools
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from bertfam_tf.data import tables
 from bertfam_tf.data.batching import TokenBatches, shuffled_batches, training_options
 from bertfam_tf.data.errors import marked
-from bertfam_tf.data.frames import columns_of, from_pandas, is_frame
+from bertfam_tf.data.fields import LABEL as LABEL
+from bertfam_tf.data.fields import LANGUAGE as LANGUAGE
+from bertfam_tf.data.fields import TEXT as TEXT
+from bertfam_tf.data.fields import TEXT_PAIR as TEXT_PAIR
+from bertfam_tf.data.fields import TEXTS, Fields
+from bertfam_tf.data.frames import from_pandas, is_frame
+from bertfam_tf.data.tables import Columns, Stream
 
-TEXT = "text"
-TEXT_PAIR = "text_pair"
-LABEL = "label"
-LANGUAGE = "language"
-
-
-class Fields(NamedTuple):
-    """Names of the features of an example.
-
-    Fields:
-        required: texts that every example has.
-        optional: texts that an example may have.
-        described: strings that describe an example, such as its language; only dicts, frames and
-            data sets of dicts have them.
-    """
-
-    required: tuple[str, ...] = (TEXT,)
-    optional: tuple[str, ...] = (TEXT_PAIR,)
-    described: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        required = " and ".join(map(repr, self.required))
-        return " and optionally ".join([required, *map(repr, self.omissible)])
-
-    @property
-    def omissible(self) -> tuple[str, ...]:
-        """All names that an example may lack."""
-        return (*self.optional, *self.described)
-
-    def check(self, features: Iterable[str]) -> None:
-        """Raises ValueError for other names than these."""
-        names = set(features)
-        if not set(self.required) <= names <= {*self.required, *self.omissible}:
-            raise ValueError(f"Features must be {self}, got {sorted(names)}.")
-
-
-TEXTS = Fields()
 _SHAPES = (
     "a list of strings, a tuple with a list for each feature, a dict or pandas.DataFrame with {}, "
-    "or a tf.data.Dataset of those"
+    "a list of dicts or of tuples, or a tf.data.Dataset of those"
 )
 _NOTHING = "There is no text in the input."
 _GENERATORS = (types.GeneratorType, keras.utils.PyDataset)
@@ -132,7 +102,12 @@ def _batches(
                     "unbatch()."
                 )
             return by_tokens(dataset)
-        return dataset if rank == 1 else dataset.batch(batch_size)
+        if rank == 1:
+            return dataset
+        # Examples may have different numbers of gold answers, which are padded with "".
+        labels = dataset.element_spec[1:2]
+        padded = labels and isinstance(labels[0], Mapping)
+        return dataset.padded_batch(batch_size) if padded else dataset.batch(batch_size)
     arrays = _arrays(x, y, sample_weight, fields)
     rows = len(next(iter(arrays[0].values())))
     if not rows:
@@ -173,45 +148,97 @@ def _generated(x: Any, fields: Fields, prepare: Prepare | None) -> tf.data.Datas
     A ``PyDataset`` is read from its beginning in each epoch; a generator goes on where it was.
     """
 
-    def arrays(batches: Iterable[Any]) -> Iterator[tuple]:
-        for batch in batches:
-            members = batch if isinstance(batch, tuple) else (batch,)
-            x, y, sample_weight = (*members, None, None)[:3]
-            x, y, sample_weight = examples(x, y, sample_weight, fields)
-            if prepare is not None:
-                x, y = prepare(x, y)
-            yield _arrays(x, y, sample_weight, fields)
-
-    def epoch() -> Iterator[tuple]:
+    def epoch() -> Iterator[Any]:
         numbers = itertools.count() if x.num_batches is None else range(x.num_batches)
-        yield from arrays(x[i] for i in numbers)
+        yield from (x[i] for i in numbers)
         x.on_epoch_end()
 
-    indexed = isinstance(x, keras.utils.PyDataset)
-    count = x.num_batches if indexed else None
-    stream = epoch() if indexed else arrays(x)
-    first = next(stream, None)
+    if isinstance(x, keras.utils.PyDataset):
+        dataset = _from_batches(epoch, fields, prepare)
+        if x.num_batches is not None:
+            dataset = dataset.apply(tf.data.experimental.assert_cardinality(x.num_batches))
+        return dataset
+    first = next(x, None)
     if first is None:
         raise ValueError(_NOTHING)
-    rest = itertools.chain([first], stream)
-    tensors = tf.nest.map_structure(tf.convert_to_tensor, first)
-    spec = tf.nest.map_structure(lambda t: tf.TensorSpec([None, *t.shape[1:]], t.dtype), tensors)
-    shapes = [np.shape(each)[1:] for each in tf.nest.flatten(first)]
+    batches = itertools.chain([first], x)
+    return _from_batches(lambda: batches, fields, prepare, first)
+
+
+def _from_stream(
+    x: Stream, fields: Fields, prepare: Prepare | None, columns: Columns | None, labelled: bool
+) -> tf.data.Dataset:
+    """Returns the single examples of a stream of tables."""
+
+    def batches() -> Iterator[dict[str, Any]]:
+        for table in x.tables():
+            yield tables.selected(table, fields, columns, labelled=labelled)
+
+    return _from_batches(batches, fields, prepare, ragged_labels=True).unbatch()
+
+
+def _from_batches(
+    batches: Callable[[], Iterator[Any]],
+    fields: Fields,
+    prepare: Prepare | None,
+    first: Any = None,
+    *,
+    ragged_labels: bool = False,
+) -> tf.data.Dataset:
+    """Returns batches that Python code makes, each converted as ``examples`` does.
+
+    Args:
+        batches: starts to read, in each epoch.
+        fields, prepare: as for ``examples``.
+        first: the first batch; None to read it. Its shapes are those of all.
+        ragged_labels: whether labels that are dicts may have other shapes in each batch.
+    """
+
+    def arrays(batch: Any) -> tuple:
+        members = batch if isinstance(batch, tuple) else (batch,)
+        x, y, sample_weight = (*members, None, None)[:3]
+        x, y, sample_weight = examples(x, y, sample_weight, fields)
+        if prepare is not None:
+            x, y = prepare(x, y)
+        return _arrays(x, y, sample_weight, fields)
+
+    def shape_of(values: Any, free: bool) -> list[int | None]:
+        shape = np.shape(values)[1:]
+        return [None] * len(shape) if free else list(shape)
+
+    def shapes_of(batch: tuple) -> list[Any]:
+        return [
+            shape_of(values, ragged_labels and isinstance(member, Mapping) and i == 1)
+            for i, member in enumerate(batch)
+            for values in tf.nest.flatten(member)
+        ]
+
+    if first is None:
+        first = next(batches(), None)
+        if first is None:
+            raise ValueError(_NOTHING)
+    example = arrays(first)
+    shapes = shapes_of(example)
+    dtypes = [tf.convert_to_tensor(values).dtype for values in tf.nest.flatten(example)]
+    specs = [tf.TensorSpec([None, *s], d) for s, d in zip(shapes, dtypes, strict=True)]
 
     def read() -> Iterator[tuple]:
-        for batch in epoch() if indexed else rest:
-            batch_shapes = [np.shape(x)[1:] for x in tf.nest.flatten(batch)]
-            if batch_shapes != shapes:
+        for batch in map(arrays, batches()):
+            found = shapes_of(batch)
+            if found != shapes:
                 raise ValueError(
                     "Examples of a generator must have the same shapes in each batch, "
-                    f"got {batch_shapes} after {shapes}."
+                    f"got {_as_tuples(found)} after {_as_tuples(shapes)}."
                 )
             yield batch
 
-    dataset = tf.data.Dataset.from_generator(lambda: marked(read()), output_signature=spec)
-    return (
-        dataset if count is None else dataset.apply(tf.data.experimental.assert_cardinality(count))
+    return tf.data.Dataset.from_generator(
+        lambda: marked(read()), output_signature=tf.nest.pack_sequence_as(example, specs)
     )
+
+
+def _as_tuples(shapes: list[list[Any]]) -> list[tuple]:
+    return [tuple(shape) for shape in shapes]
 
 
 def examples(
@@ -220,33 +247,86 @@ def examples(
     sample_weight: Any,
     fields: Fields = TEXTS,
     prepare: Prepare | None = None,
+    columns: Columns | None = None,
+    pair: bool | None = None,
 ) -> tuple[Any, Any, Any]:
     """Converts the arguments of ``batches`` to lists, arrays and data sets.
 
     Args:
-        x, y, sample_weight, fields: the same as for ``batches``.
+        x, y, sample_weight, fields: the same as for ``batches``; ``x`` may also be a table or an
+            iterable data set of another library, as ``tables`` reads them, a list of dicts or a
+            list of tuples.
         prepare: a function that converts the texts and labels of each batch of a generator; other
             data the caller converts.
+        columns: names of the columns of ``x``, by texts and ``"label"``.
+        pair: whether tuples have the optional texts; None where both may be.
 
     Raises:
         ValueError: if a column does not exist or has a missing value, or there are labels or
             weights together with a generator.
     """
-    if isinstance(x, _GENERATORS):
+    stream = tables.as_stream(x)
+    if isinstance(x, _GENERATORS) or stream is not None:
         if y is not None or sample_weight is not None:
             raise ValueError("y and sample_weight must be None if x is a generator of them.")
+        if stream is not None:
+            return _from_stream(stream, fields, prepare, columns, True), None, None
+        _no_columns(x, columns)
         return _generated(x, fields, prepare), None, None
-    if is_frame(x):
-        label = (LABEL,) if y is None else ()
-        x = columns_of(x, fields.required, (*fields.omissible, *label))
+    x = _texts_by_name(x, fields, columns, labelled=y is None, pair=pair)
     if is_frame(y):
-        columns = {str(name): from_pandas(y[name], str(name)) for name in y.columns}
-        y = columns if len(columns) > 1 else next(iter(columns.values()))
+        named = {str(name): from_pandas(y[name], str(name)) for name in y.columns}
+        y = named if len(named) > 1 else next(iter(named.values()))
     return (
-        from_pandas(x, fields.required[0]),
-        from_pandas(y, "the labels"),
-        from_pandas(sample_weight, "the weights"),
+        x,
+        from_pandas(tables.values_of(y, "the labels"), "the labels"),
+        from_pandas(tables.values_of(sample_weight, "the weights"), "the weights"),
     )
+
+
+def _texts_by_name(
+    x: Any, fields: Fields, columns: Columns | None, *, labelled: bool, pair: bool | None = None
+) -> Any:
+    """Returns texts as lists, arrays or data sets; of tables and tuples, columns by name."""
+    table = tables.as_table(x)
+    if table is not None:
+        return tables.selected(table, fields, columns, labelled=labelled)
+    if columns is not None:
+        if isinstance(x, tf.data.Dataset):
+            return _renamed(x, fields, columns, labelled)
+        if isinstance(x, Mapping):
+            return tables.selected(tables.of_columns(x), fields, columns, labelled=labelled)
+        _no_columns(x, columns)
+    x = tables.of_tuples(x, fields, labelled, pair)
+    if isinstance(x, Mapping):
+        x = {name: tables.values_of(values, str(name)) for name, values in x.items()}
+    elif type(x) is tuple:
+        x = tuple(tables.values_of(values, fields.required[0]) for values in x)
+    return from_pandas(tables.values_of(x, fields.required[0]), fields.required[0])
+
+
+def _renamed(
+    x: tf.data.Dataset, fields: Fields, columns: Columns, labelled: bool
+) -> tf.data.Dataset:
+    """Selects elements of a data set of dicts, of which others are left out."""
+    spec = x.element_spec
+    if not isinstance(spec, Mapping):
+        _no_columns(x, columns)
+
+    @tf.autograph.experimental.do_not_convert
+    def select(element: Mapping[str, Any]) -> dict[str, Any]:
+        table = tables.Table("data set", list(spec), element.__getitem__)
+        return tables.selected(table, fields, columns, labelled=labelled)
+
+    return x.map(select, num_parallel_calls=tf.data.AUTOTUNE)
+
+
+def _no_columns(x: Any, columns: Columns | None) -> None:
+    if columns is not None:
+        raise ValueError(
+            f"columns is for data with named columns, such as a dict of them, got a "
+            f"{type(x).__name__}."
+        )
 
 
 def is_packed(data: Any) -> bool:
@@ -255,21 +335,31 @@ def is_packed(data: Any) -> bool:
     return isinstance(spec, tuple) and isinstance(spec[0], Mapping) and "token_ids" in spec[0]
 
 
-def texts_of(x: Any, fields: Fields = TEXTS, prepare: Prepare | None = None) -> Any:
+def texts_of(
+    x: Any,
+    fields: Fields = TEXTS,
+    prepare: Prepare | None = None,
+    columns: Columns | None = None,
+    pair: bool | None = None,
+) -> Any:
     """Converts inputs of ``predict`` as ``examples`` does; one text or dict is a list of one.
 
     Raises:
         ValueError: as ``examples`` does.
     """
+    stream = tables.as_stream(x)
+    if stream is not None:
+        return _from_stream(stream, fields, prepare, columns, False)
     if isinstance(x, _GENERATORS):
+        _no_columns(x, columns)
         return _generated(x, fields, prepare)
-    if is_frame(x):
-        return columns_of(x, fields.required, fields.omissible)
     if isinstance(x, str | bytes):
         return [x]
-    if isinstance(x, Mapping) and isinstance(x.get(fields.required[0]), str | bytes):
-        return {name: [value] for name, value in x.items()}
-    return from_pandas(x, fields.required[0])
+    first = fields.required[0]
+    own = (columns or {}).get(first, first)
+    if isinstance(x, Mapping) and isinstance(own, str) and isinstance(x.get(own), str | bytes):
+        x = {name: [value] for name, value in x.items()}
+    return _texts_by_name(x, fields, columns, labelled=False, pair=pair)
 
 
 def split_rows(x: Any, y: Any, sample_weight: Any, part: float, fields: Fields = TEXTS) -> tuple:

@@ -1,11 +1,16 @@
 """Converts label strings to indices and numbers, in the graph."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
 from bertfam_tf.data.errors import MARK
+from bertfam_tf.names import truncated
 
+_SHOWN = 30
+# Whole numbers as spreadsheets and data frames write a column with missing values.
+_WHOLE = re.compile(r"[0-9]+\.0")
 _NUMBER = r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"
 
 
@@ -61,6 +66,28 @@ def numbers_of(values: tf.Tensor, what: str) -> tf.Tensor:
     text = tf.strings.join([MARK + before, tf.strings.reduce_join(wrong), after])
     with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(right), [text])]):
         return tf.identity(numbers)
+
+
+def summary(counts: Mapping[str, int], kind: str = "Labels") -> str:
+    """Returns the labels and how many examples have each, in one line.
+
+    Args:
+        counts: the number of examples by label, in the order of the labels.
+        kind: the word for the labels.
+    """
+    shown = list(counts.items())
+    if len(shown) > _SHOWN:
+        shown = sorted(shown, key=lambda item: -item[1])[:_SHOWN]
+    text = ", ".join(f"{truncated(label, 60)!r} {count:,}" for label, count in shown)
+    rest = len(counts) - len(shown)
+    more = f", and {rest:,} more labels with fewer" if rest else ""
+    numbers = [label for label in counts if _WHOLE.fullmatch(label)]
+    note = ""
+    if numbers and len(numbers) == len(counts):
+        note = (
+            f" They are read as names, not as numbers: {numbers[0]!r} is not {numbers[0][:-2]!r}."
+        )
+    return f"{kind}: {text}{more}.{note}"
 
 
 def not_a_number(value: str, what: str) -> str:

@@ -53,7 +53,7 @@ class Published:
         columns: Mapping[str, Column] | None = None,
         data_dir: str | None = None,
     ):
-        tfds = _tensorflow_datasets()
+        tfds = _tfds(name)
         self.name = name
         try:
             self._builder = tfds.builder(name, data_dir=data_dir)
@@ -66,7 +66,12 @@ class Published:
             raise ValueError(
                 f"data.columns must specify which features of {name} to use: {features}."
             )
+        features = self._builder.info.features
         self._columns = dict(known or {} if columns is None else columns)
+        for column_name, usual in (known or {}).items():
+            # The default name of a column that this data set calls otherwise.
+            if self._columns.get(column_name) == column_name not in features:
+                self._columns[column_name] = usual
         for column in self._columns.values():
             for path in column if isinstance(column, list) else [column]:
                 top = str(path).split(".")[0]
@@ -95,8 +100,7 @@ class Published:
         Raises:
             ValueError: if there is no such split.
         """
-        import tensorflow_datasets as tfds
-
+        tfds = _tfds(self.name)
         self._split(split.split("[")[0].split("+")[0])
         features = self._builder.info.features
         # One file after the other, so that the order is the same in each run.
@@ -154,20 +158,21 @@ class PublishedTexts(NamedTuple):
             yield ""
 
 
-def columns_of(name: str) -> Mapping[str, Column] | None:
-    """Returns the columns of a data set of tensorflow-datasets, or None if they are not known."""
-    name = name.split(":")[0]
-    return COLUMNS.get(name) or COLUMNS.get(name.split("/")[0])
-
-
-def _tensorflow_datasets() -> Any:
+def _tfds(name: str) -> Any:
     try:
         import tensorflow_datasets
     except ImportError as error:
         raise ValueError(
-            "Data sets of tensorflow-datasets need it: pip install 'bertfam_tf[tfds]'."
+            f"The data set {name} needs the package tensorflow-datasets: pip install "
+            f"'bertfam_tf[tfds]' ({error})."
         ) from error
     return tensorflow_datasets
+
+
+def columns_of(name: str) -> Mapping[str, Column] | None:
+    """Returns the columns of a data set of tensorflow-datasets, or None if they are not known."""
+    name = name.split(":")[0]
+    return COLUMNS.get(name) or COLUMNS.get(name.split("/")[0])
 
 
 def _value(features: Any, element: Any, path: str) -> Any:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from bertfam_tf import parsing
 from bertfam_tf.data.rows import InvalidRow, Row, as_bytes
 from bertfam_tf.names import truncated
 
@@ -25,7 +26,11 @@ def squad_rows(
         ValueError: if the file is not JSON, or has no list ``data``.
     """
     try:
-        content = json.loads(file.read_bytes())
+        with parsing.open_binary(file) as stream:
+            content = json.loads(stream.read())
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise ValueError(parsing.not_utf8(f"{file}: line {line}", error.object)) from None
     except (ValueError, RecursionError, MemoryError) as error:
         raise ValueError(f"{file} is not JSON: {truncated(error)}.") from error
     articles = content.get("data") if isinstance(content, dict) else None

@@ -2,35 +2,102 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import glob
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+from bertfam_tf import parsing
+from bertfam_tf.data.columnar import columnar_rows
 from bertfam_tf.data.conll import conll_rows
 from bertfam_tf.data.published import Published
 from bertfam_tf.data.questions import squad_rows
 from bertfam_tf.data.race import archive_of, race_rows
-from bertfam_tf.data.records import Column, csv_rows, jsonl_rows, tsv_rows
+from bertfam_tf.data.records import (
+    Column,
+    csv_rows,
+    first_bytes,
+    json_rows,
+    jsonl_rows,
+    tsv_rows,
+)
 from bertfam_tf.data.rows import InvalidRow, Reader, Row, Rows
 from bertfam_tf.data.targets import Target
 from bertfam_tf.names import unknown
 
-_RECORDS = {"tsv": tsv_rows, "csv": csv_rows, "jsonl": jsonl_rows}
+_RECORDS = {
+    "tsv": tsv_rows, "csv": csv_rows, "jsonl": jsonl_rows, "json": json_rows,
+    "parquet": columnar_rows, "arrow": columnar_rows,
+}  # fmt: skip
 FORMATS = (*_RECORDS, "conll", "squad", "race", "tfds", "txt")
 _SUFFIXES = {
     ".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".conll": "conll",
-    ".json": "squad", ".txt": "txt",
+    ".json": "squad", ".txt": "txt", ".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow",
 }  # fmt: skip
 _TEXT: Mapping[str, Column] = {"text": "text", "label": "label"}
+# Before the name of a data set of tensorflow-datasets and a split, in place of a file.
+TFDS = "tfds:"
 
 
 def format_of(file: str | Path, default: str = "tsv") -> str:
-    """The format by file name extension: .tsv, .csv, .jsonl, .conll, .json (SQuAD), .txt; race for
-    folders and tar archives; ``default`` for all others."""
-    path = Path(file)
-    if path.is_dir() or (path.suffix not in _SUFFIXES and archive_of(path) is not None):
+    """Returns the format of a file by its name: .tsv, .csv, .jsonl, .conll, .txt, .parquet, .arrow
+    or .feather, each of which .gz may follow; tfds for ``tfds:NAME/SPLIT``; race for folders and
+    tar archives; ``default`` for all others.
+
+    A file .json is of the format squad, or json if its content is an array or has several lines
+    of objects. Of a pattern such as ``*.csv``, the first file decides.
+    """
+    if is_published(file):
+        return "tfds"
+    path = next(iter(_matches(file)), Path(file))
+    suffix = path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
+    if path.is_dir() or (suffix not in _SUFFIXES and archive_of(path) is not None):
         return "race"
-    return _SUFFIXES.get(path.suffix, default)
+    if suffix == ".json" and path.is_file() and not _is_squad(path):
+        return "json"
+    return _SUFFIXES.get(suffix, default)
+
+
+def is_published(file: str | Path) -> bool:
+    """Returns whether a name is that of a split of tensorflow-datasets, ``tfds:NAME/SPLIT``."""
+    return str(file).startswith(TFDS)
+
+
+def expanded(files: str | Path | Iterable[str | Path]) -> list[str | Path]:
+    """Returns files with the matches of patterns such as ``*.csv.gz``, sorted, in their place.
+
+    Raises:
+        ValueError: if a pattern matches no file.
+    """
+    found: list[str | Path] = []
+    for file in [files] if isinstance(files, str | Path) else files:
+        matches = _matches(file)
+        if not matches and glob.has_magic(str(file)) and not _exists(file):
+            raise ValueError(f"There is no file {file}.")
+        found += matches or [file]
+    return found
+
+
+def _matches(file: str | Path) -> list[Path]:
+    if is_published(file) or _exists(file) or not glob.has_magic(str(file)):
+        return []
+    return [Path(match) for match in sorted(glob.glob(str(file), recursive=True))]
+
+
+def _exists(file: str | Path) -> bool:
+    # The path may continue inside an archive.
+    return Path(file).exists() or archive_of(Path(file)) is not None
+
+
+def _is_squad(file: Path) -> bool:
+    """Returns whether JSON may be an object of SQuAD's format: not an array nor several objects."""
+    start = first_bytes(file)
+    if not start.startswith(b"{"):
+        return not start.startswith(b"[")
+    # A second line that begins with an object follows an object of its own.
+    first, _, rest = start.partition(b"\n")
+    return not (first.rstrip().endswith(b"}") and rest.lstrip().startswith(b"{"))
 
 
 def read_rows(
@@ -48,7 +115,9 @@ def read_rows(
     """Reads rows of local files, or of splits of a data set of tensorflow-datasets.
 
     Args:
-        files: one or several files, read one after the other; splits if ``format`` is tfds.
+        files: one or several files, patterns such as ``*.csv.gz`` or splits of
+            tensorflow-datasets (``tfds:glue/mrpc/train``), read one after the other; splits if
+            ``format`` is tfds.
         columns: maps the names of features, and ``label``, to columns; see ``records``. None uses
             the columns ``text`` and ``label``; for conll, the last column as tags; and the known
             columns of a data set of tensorflow-datasets. The known columns of squad are
@@ -64,6 +133,8 @@ def read_rows(
         ValueError: if a row is invalid (the message names file and line), a file is missing or has
             no rows, or ``limit`` is below 1.
     """
+    if tfds is None and format in (None, "tfds"):
+        tfds, files, format = _published(files, format)
     files = [files] if isinstance(files, str | Path) else list(files)
     if not files:
         raise ValueError("There are no files to read.")
@@ -80,11 +151,34 @@ def read_rows(
         ]
         return Rows(readers, target, limit, skip)  # type: ignore[arg-type]
     return Rows(
-        [(str(f), _reader(Path(f), format, columns, target is not None, iob2)) for f in files],
+        [
+            (str(f), _reader(Path(f), format, columns, target is not None, iob2))
+            for f in expanded(files)
+        ],
         target,
         limit,
         skip,
     )
+
+
+def _published(
+    files: str | Path | Sequence[str | Path], format: str | None
+) -> tuple[str | None, Any, str | None]:
+    """Returns the data set and the splits of names ``tfds:NAME/SPLIT``, and the format."""
+    names = list(map(str, [files] if isinstance(files, str | Path) else files))
+    if not any(map(is_published, names)):
+        return None, files, format
+    pairs = [name.removeprefix(TFDS).rpartition("/")[::2] for name in names]
+    if not all(map(is_published, names)) or len({name for name, _ in pairs}) > 1:
+        raise ValueError(
+            "Splits of tensorflow-datasets must be of one data set, without files beside them, "
+            f"got {', '.join(names)}."
+        )
+    if not all(name and split for name, split in pairs):
+        raise ValueError(
+            f"{names[0]!r} must have a data set and a split, such as tfds:glue/mrpc/train."
+        )
+    return pairs[0][0], [split for _, split in pairs], "tfds"
 
 
 def _reader(
@@ -117,6 +211,7 @@ def _reader(
 
 def _lines(file: Path) -> Iterator[Row | InvalidRow]:
     """Yields one text per line."""
-    with file.open("rb") as stream:
-        for number, line in enumerate(stream, 1):
-            yield Row(f"{file}: line {number}", {"text": line.rstrip(b"\n").removesuffix(b"\r")})
+    for number, line in enumerate(parsing.byte_lines(file), 1):
+        location = f"{file}: line {number}"
+        text = line.rstrip(b"\n").removesuffix(b"\r")
+        yield Row(location, {"text": text}, not_utf8=parsing.not_utf8(location, line))

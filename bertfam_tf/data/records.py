@@ -1,21 +1,26 @@
-"""Reads TSV, CSV and JSON lines."""
+"""Reads TSV, CSV, JSON lines and JSON arrays."""
 
 from __future__ import annotations
 
+import codecs
 import csv
+import io
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from bertfam_tf import parsing
 from bertfam_tf.data.rows import InvalidRow, Row, as_bytes
-from bertfam_tf.names import unknown
+from bertfam_tf.names import truncated, unknown
 
 Column = str | int | list[str | int]
 # The cells of a row, its first line and its number of lines.
 _Record = tuple[int, int, list[str]]
 _LABEL = "label"
 _LARGEST_CELL = 2**31 - 1
+_PIECE = 1 << 16
+_BETWEEN = " \t\r\n,"
 
 
 def tsv_rows(file: Path, columns: Mapping[str, Column]) -> Iterator[Row | InvalidRow]:
@@ -31,12 +36,9 @@ def tsv_rows(file: Path, columns: Mapping[str, Column]) -> Iterator[Row | Invali
     """
 
     def records() -> Iterator[_Record]:
-        with file.open("rb") as stream:
-            for number, line in enumerate(stream, 1):
-                if number == 1:
-                    line = line.removeprefix(b"\xef\xbb\xbf")
-                text = line.rstrip(b"\n").replace(b"\r", b"").decode("utf-8", "surrogateescape")
-                yield number, 1, text.split("\t")
+        for number, line in enumerate(parsing.byte_lines(file), 1):
+            text = line.rstrip(b"\n").replace(b"\r", b"").decode("utf-8", "surrogateescape")
+            yield number, 1, text.split("\t")
 
     return _cells(file, columns, records())
 
@@ -52,22 +54,31 @@ def csv_rows(file: Path, columns: Mapping[str, Column]) -> Iterator[Row | Invali
 
     def records() -> Iterator[_Record | InvalidRow]:
         csv.field_size_limit(max(csv.field_size_limit(), _LARGEST_CELL))
-        with file.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as stream:
-            reader = csv.reader(stream, strict=True)
-            while True:
-                number = reader.line_num + 1
-                try:
-                    cells = next(reader, None)
-                except csv.Error as error:
-                    text = f"{file}: line {number} is not CSV: {error}."
-                    yield InvalidRow("quotes", text, reader.line_num - number + 1)
-                    continue
-                if cells is None:
-                    return
-                # An empty line has one empty cell.
-                yield number, reader.line_num - number + 1, cells or [""]
+        reader = csv.reader(_lines(file), strict=True)
+        while True:
+            number = reader.line_num + 1
+            try:
+                cells = next(reader, None)
+            except csv.Error as error:
+                text = f"{file}: line {number} is not CSV: {error}."
+                yield InvalidRow("quotes", text, reader.line_num - number + 1)
+                continue
+            if cells is None:
+                return
+            # An empty line has one empty cell.
+            yield number, reader.line_num - number + 1, cells or [""]
 
     return _cells(file, columns, records())
+
+
+def _lines(file: Path) -> Iterator[str]:
+    """Yields lines with their ends, where a carriage return alone is one too."""
+    for line in parsing.byte_lines(file):
+        text = line.decode("utf-8", "surrogateescape")
+        if "\r" in text.removesuffix("\n").removesuffix("\r"):
+            yield from io.StringIO(text, newline="")
+        else:
+            yield text
 
 
 def _cells(
@@ -83,7 +94,14 @@ def _cells(
             yield record
             continue
         number, lines, cells = record
+        location = f"{file}: line {number}"
+        text = " ".join(cells)
+        problem = ""
+        if not text.isascii():
+            problem = parsing.not_utf8(location, text.encode("utf-8", "surrogateescape"))
         if header is None:
+            if problem and not numbered:
+                raise ValueError(problem)
             header = cells
             positions = {
                 name: [_position(file, header, c) for c in column]
@@ -93,7 +111,6 @@ def _cells(
             }
             if not numbered:
                 continue
-        location = f"{file}: line {number}"
         if len(cells) != len(header):
             expected = f"expected {len(header)}, as in the first line."
             yield InvalidRow("columns", f"{location} has {len(cells)} columns; {expected}", lines)
@@ -102,7 +119,7 @@ def _cells(
             name: [cells[p] for p in position] if isinstance(position, list) else cells[position]
             for name, position in positions.items()
         }
-        yield _row(location, values, lines)
+        yield _row(location, values, lines)._replace(not_utf8=problem)
 
 
 def jsonl_rows(file: Path, columns: Mapping[str, Column]) -> Iterator[Row | InvalidRow]:
@@ -114,38 +131,134 @@ def jsonl_rows(file: Path, columns: Mapping[str, Column]) -> Iterator[Row | Inva
             list at a. A list of keys, or a key with a list, is a feature of several strings, or for
             ``text`` the words of a text.
     """
-    with file.open("rb") as stream:
-        for number, line in enumerate(stream, 1):
-            if number == 1:
-                line = line.removeprefix(b"\xef\xbb\xbf")
-            if not line.strip():
-                continue
-            location = f"{file}: line {number}"
+    for number, line in enumerate(parsing.byte_lines(file), 1):
+        if not line.strip():
+            continue
+        location = f"{file}: line {number}"
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            yield InvalidRow("JSON", f"{location} is not JSON: {error}.")
+            continue
+        yield record_row(location, record, columns)
+
+
+def json_rows(file: Path, columns: Mapping[str, Column]) -> Iterator[Row | InvalidRow]:
+    """Yields rows of a file with a JSON array of objects, or with one JSON object per line.
+
+    The array is read object by object. Arguments as for ``jsonl_rows``.
+
+    Raises:
+        ValueError: if the array is damaged.
+    """
+    if not is_json_array(file):
+        yield from jsonl_rows(file, columns)
+        return
+    for number, record in _elements(file):
+        yield record_row(f"{file}: line {number}", record, columns)
+
+
+def is_json_array(file: Path) -> bool:
+    """Returns whether a file begins with a JSON array."""
+    return first_bytes(file).startswith(b"[")
+
+
+def first_bytes(file: Path, count: int = 1 << 20) -> bytes:
+    """Returns the first bytes of a file, decompressed, without white space before them."""
+    with parsing.open_binary(file) as stream:
+        return stream.read(count).removeprefix(b"\xef\xbb\xbf").lstrip()
+
+
+def _elements(file: Path) -> Iterator[tuple[int, Any]]:
+    """Yields the elements of a JSON array with the lines that they begin in."""
+    parse = json.JSONDecoder().raw_decode
+    with parsing.open_binary(file) as stream:
+        decode = codecs.getincrementaldecoder("utf-8-sig")().decode
+        text, at, line, size, ended = "", 0, 1, _PIECE, False
+
+        def problem(what: object) -> ValueError:
+            return ValueError(f"{file}: line {line} is not JSON: {truncated(what)}.")
+
+        opened = False
+        while True:
+            # Between elements.
+            start = at
+            while at < len(text) and text[at] in _BETWEEN:
+                at += 1
+            line += text.count("\n", start, at)
+            if at < len(text):
+                if not opened and text[at] == "[":
+                    at, opened = at + 1, True
+                    continue
+                if text[at] == "]":
+                    return
+                try:
+                    record, end = parse(text, at)
+                except RecursionError:
+                    raise problem("it is nested too deeply") from None
+                except ValueError as error:
+                    if ended:
+                        raise problem(error) from None
+                else:
+                    yield line, record
+                    line += text.count("\n", at, end)
+                    at, size = end, _PIECE
+                    continue
+            elif ended:
+                raise problem("the array does not end")
+            if len(text) - at > parsing.MAX_COMPRESSED_LINE:
+                raise problem("an element is larger than 64 MiB, or not closed")
+            piece = stream.read(size)
+            ended = not piece
             try:
-                record = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                yield InvalidRow("JSON", f"{location} is not JSON: {error}.")
-                continue
-            if not isinstance(record, dict):
-                yield InvalidRow("JSON", f"{location} is not a JSON object.")
-                continue
-            try:
-                values = {
-                    name: [_text(location, record, c) for c in column]
-                    if isinstance(column, list)
-                    else _text(location, record, column)
-                    for name, column in columns.items()
-                }
-            except InvalidRow as error:
-                yield error
-                continue
-            yield _row(location, values)
+                text, at = text[at:] + decode(piece, ended), 0
+            except UnicodeDecodeError as error:
+                line += error.object.count(b"\n", 0, error.start) + text.count("\n", at)
+                raise ValueError(parsing.not_utf8(f"{file}: line {line}", error.object)) from None
+            # An element that does not fit is parsed from its start each time.
+            size *= 2
+
+
+def record_row(location: str, record: Any, columns: Mapping[str, Column]) -> Row | InvalidRow:
+    """Returns the row of a JSON object, or of a record of another format.
+
+    Args:
+        location: the place of the object, for errors.
+        record: the object.
+        columns: as for ``jsonl_rows``.
+    """
+    if not isinstance(record, dict):
+        return InvalidRow("JSON", f"{location} is not a JSON object.")
+    try:
+        values = {
+            name: [_text(location, record, c) for c in column]
+            if isinstance(column, list)
+            else (_label if name == _LABEL else _text)(location, record, column)
+            for name, column in columns.items()
+        }
+    except InvalidRow as error:
+        return error
+    return _row(location, values)
+
+
+def _label(location: str, record: dict, key: str | int) -> Any:
+    value = _lookup(location, record, str(key))
+    # SQuAD's answers; ``Answers`` reads them.
+    structured = value if isinstance(value, list) else [value]
+    if structured and all(isinstance(each, dict) for each in structured):
+        return value
+    return None if value is None else _text(location, record, key)
 
 
 def _text(location: str, record: dict, key: str | int) -> Any:
     value = _lookup(location, record, str(key))
-    if isinstance(value, list) and all(isinstance(word, str) for word in value):
-        return value
+    if isinstance(value, list) and all(isinstance(word, str | int | float) for word in value):
+        return [word if isinstance(word, str) else json.dumps(word) for word in value]
+    if isinstance(value, bytes):
+        error = parsing.not_utf8(f"{location}: {key}", value)
+        if error:
+            raise InvalidRow("encoding", error)
+        return value.decode()
     if isinstance(value, str):
         return value
     if isinstance(value, int | float):
@@ -169,7 +282,7 @@ def _lookup(location: str, record: dict, path: str) -> Any:
 
 
 def _short(value: Any) -> str:
-    text = json.dumps(value)
+    text = json.dumps(value, default=str)
     return text if len(text) <= 40 else text[:40] + "…"
 
 

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from bertfam_tf.data.errors import marked
 from bertfam_tf.data.targets import Target
+from bertfam_tf.names import printable
 
 # The number of rows that are passed from Python into the graph at a time.
 _CHUNK = 256
@@ -32,6 +33,7 @@ class Row(NamedTuple):
         label: as in the file, or as converted by a ``Target``; None if there is none.
         id: the row's id in the file, or None.
         lines: its number of lines; more than one if quotes contain line breaks.
+        not_utf8: the error message if bytes of its line are not UTF-8.
     """
 
     location: str
@@ -39,6 +41,7 @@ class Row(NamedTuple):
     label: Any = None
     id: str | None = None
     lines: int = 1
+    not_utf8: str = ""
 
 
 class InvalidRow(ValueError):
@@ -55,7 +58,7 @@ class InvalidRow(ValueError):
             text = f"{text[: _LONGEST // 2]} … {text[-_LONGEST // 2 :]}"
         if lines > 1:
             text += f" Quotes make {lines:,} lines, from that one on, a single row."
-        super().__init__(text)
+        super().__init__(printable(text))
         self.kind = kind
         self.lines = lines
 
@@ -75,11 +78,13 @@ class Rows:
         target: converts labels; None omits them.
         limit: the maximum number of rows.
         skip: whether invalid rows are skipped, counted and logged; otherwise the first one raises
-            an error.
+            an error. Rows that are not UTF-8 are invalid if there is a target; in files without
+            labels, which are only read, the first one is logged.
 
     Attributes:
         count: the number of valid rows.
         skipped: the number of skipped rows by kind of error.
+        labels: the number of rows by label, of a target that names labels.
         skipped_lines: the number of their lines; larger if a stray quote in a CSV file joins lines.
 
     Raises:
@@ -93,12 +98,14 @@ class Rows:
     count: int = field(init=False, default=0)
     skipped: Counter[str] = field(init=False, default_factory=Counter)
     skipped_lines: int = field(init=False, default=0)
+    labels: Counter[str] = field(init=False, default_factory=Counter)
 
     def __post_init__(self) -> None:
         if self.limit is not None and self.limit < 1:
             raise ValueError(f"limit must be at least 1, got {self.limit}.")
         self._first: Row | None = None
         first_ones: list[str] = []
+        broken, first_broken = 0, ""
         for name, reader in self.readers:
             before = self.count
             for row in self._checked(name, reader):
@@ -109,7 +116,11 @@ class Rows:
                     self.skipped_lines += row.lines
                     first_ones += [str(row)] if len(first_ones) < _SHOWN else []
                     continue
+                broken += bool(row.not_utf8)
+                first_broken = first_broken or printable(row.not_utf8)
                 self._first = self._first or row
+                if self.target is not None:
+                    self.labels.update(self.target.names_in(row.label))
                 self.count += 1
                 if self.count == self.limit:
                     break
@@ -117,6 +128,13 @@ class Rows:
                 raise ValueError(f"{name} has no rows.")
             if self.count == self.limit:
                 break
+        if broken:
+            _log.warning(
+                "%d rows are not UTF-8, and the bytes that are not are read as U+FFFD. The first: "
+                "%s",
+                broken,
+                first_broken,
+            )
         if self.skipped:
             kinds = ", ".join(f"{count} {kind}" for kind, count in self.skipped.most_common())
             rows = self.skipped.total()
@@ -149,6 +167,8 @@ class Rows:
                 return InvalidRow(name, text, row.lines)
         if self.target is None:
             return row._replace(label=None)
+        if row.not_utf8:
+            return InvalidRow("encoding", row.not_utf8, row.lines)
         try:
             return row._replace(label=self.target.read(row.label, row.features))
         except ValueError as error:

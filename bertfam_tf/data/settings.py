@@ -12,8 +12,9 @@ class DataConfig:
     """Local files, relative to the working directory; ``$NAME`` reads the environment.
 
     Attributes:
-        train, dev, test: a file or a list of files; only ``bertfam evaluate``
-            reads the test split. Names of splits if ``tfds`` is given.
+        train, dev, test: a file or a list of files, patterns such as ``logs/*.jsonl.gz``, or
+            splits of tensorflow-datasets such as ``tfds:glue/mrpc/train``; only ``bertfam
+            evaluate`` reads the test split. Names of splits if ``tfds`` is given.
         dev_languages, test_languages: tables of such files by language, such as
             ``{fr: dev.fr.tsv, de: dev.de.tsv}``, which are scored too, each in its language if the
             model has language embeddings; the metrics are ``fr_accuracy`` and so on.
@@ -23,7 +24,8 @@ class DataConfig:
             tasks whose labels are numbers to these, such as ``{relevant: "1", other: "0"}``; None
             for the distinct labels of the training file, sorted.
         limit: the maximum number of training examples.
-        format: tsv, csv, jsonl, conll, squad, race or tfds; None decides by the files' names.
+        format: tsv, csv, jsonl, json, parquet, arrow, conll, squad, race or tfds; None decides by
+            the files' names. Text may be compressed by gzip.
         columns: columns of tasks with other texts, such as ``{question: q, context: passage}``
             or ``{text: start, choices: [ending0, ending1]}``; used in place of ``text`` and
             ``text_pair``. The column ``language`` has the code of each example's language, for

@@ -24,10 +24,12 @@ class Target:
     Attributes:
         what: the word for a label in error messages.
         spec: the label of a row as a tensor, or a dict of tensors.
+        column: the usual name of the column in published tables.
     """
 
     what = "label"
     spec: Any = _STRING
+    column = "label"
 
     def __init__(self, names: Sequence[str] | Mapping[str, str] | None = None):
         self._table = dict(names) if isinstance(names, Mapping) else None
@@ -43,6 +45,11 @@ class Target:
 
     def _named(self, label: str) -> str:
         if self._known is None:
+            if not label or label != label.strip():
+                problem = "begins or ends with white space" if label else "is empty"
+                raise ValueError(
+                    f"The {self.what} {label!r} {problem}; data.labels may give it a name."
+                )
             self._found[_encodable(label)] = None
         elif label not in self._known:
             raise ValueError(not_listed(label, self._known, self.what))
@@ -60,12 +67,19 @@ class Target:
         """Converts the result of ``read`` to values with the ``spec``."""
         return label
 
+    def names_in(self, label: Any) -> list[str]:
+        """Returns the names in the result of ``read``, to be counted; none for numbers."""
+        return []
+
 
 class Name(Target):
     """A class name: a string."""
 
     def read(self, given: Any, features: Mapping[str, Any]) -> bytes:
         return self._named(_one(given, self.what)).encode()
+
+    def names_in(self, label: bytes) -> list[str]:
+        return [label.decode()]
 
 
 class Tags(Target):
@@ -81,6 +95,9 @@ class Tags(Target):
         if any(not tag or " " in tag for tag in tags):
             raise ValueError("A tag is empty or has a space in it.")
         return " ".join(map(self._named, list(map(_encodable, tags)))).encode()
+
+    def names_in(self, label: bytes) -> list[str]:
+        return label.decode().split()
 
 
 class Number(Target):
@@ -114,6 +131,9 @@ class Names(Target):
             given = [name.strip() for name in _one(given, "labels").split(",") if name.strip()]
         return [self._named(name) for name in list(map(_encodable, given))]
 
+    def names_in(self, label: list[str]) -> list[str]:
+        return label
+
     def value(self, label: list[str]) -> list[int]:
         return [int(name in label) for name in self.names]
 
@@ -136,6 +156,9 @@ class Choice(Target):
             raise ValueError(f"{text!r} is beyond the {len(features['choices'])} choices.")
         return index
 
+    def names_in(self, label: int) -> list[str]:
+        return [str(label)]
+
 
 class Answers(Target):
     """Answer spans: ``answer`` string and ``answer_start`` int32, in characters.
@@ -145,6 +168,7 @@ class Answers(Target):
     """
 
     what = "answer"
+    column = "answers"
 
     def __init__(self, names: None = None):
         super().__init__()
@@ -158,8 +182,7 @@ class Answers(Target):
         return {"answer": _STRING, "answer_start": _INT32, "answers": answers}
 
     def read(self, given: Any, features: Mapping[str, Any]) -> list[tuple[str, int]]:
-        if not isinstance(given, list):
-            raise ValueError("There is no list of answers.")
+        given = pairs_of(given)
         if self._context[0] != features["context"]:
             encoded = features["context"]
             self._context = (encoded, encoded.decode("utf-8", "replace"))
@@ -176,6 +199,9 @@ class Answers(Target):
         self._most = max(self._most, len(answers))
         return answers
 
+    def names_in(self, label: list[tuple[str, int]]) -> list[str]:
+        return ["answer" if label else "no answer"]
+
     def value(self, label: list[tuple[str, int]]) -> dict[str, Any]:
         text, start = label[0] if label else ("", -1)
         answers = [answer.encode() for answer, _ in label]
@@ -185,6 +211,35 @@ class Answers(Target):
             "answer_start": start,
             "answers": answers + padding,
         }
+
+
+def pairs_of(answers: Any) -> list[tuple[Any, Any]]:
+    """Returns the answers of a question as pairs of a text and its start.
+
+    Args:
+        answers: a list of such pairs; or as SQuAD has them, in JSON ``[{"text": …, "answer_start":
+            …}]`` and in tables ``{"text": […], "answer_start": […]}``.
+
+    Raises:
+        ValueError: for another structure.
+    """
+    if isinstance(answers, Mapping) and {"text", "answer_start"} <= answers.keys():
+        texts, starts = answers["text"], answers["answer_start"]
+        if isinstance(texts, str):
+            texts, starts = [texts], [starts]
+        if len(texts) == len(starts):
+            return list(zip(texts, starts, strict=True))
+    elif isinstance(answers, list):
+        try:
+            return [
+                (each["text"], each["answer_start"])
+                if isinstance(each, Mapping)
+                else (each[0], each[1])
+                for each in answers
+            ]
+        except (KeyError, IndexError, TypeError):
+            pass
+    raise ValueError("There is no list of answers.")
 
 
 def _encodable(name: str) -> str:

@@ -11,6 +11,7 @@ import keras
 import tensorflow as tf
 from keras import ops
 
+from bertfam_tf.data.tables import Columns
 from bertfam_tf.distill.cache import BATCH, Cache, halved
 from bertfam_tf.distill.network import TASK, Network
 from bertfam_tf.distill.term import Outputs, Projections, Term
@@ -86,9 +87,17 @@ class Distiller(TextLearner):
         """The terms, with layer maps as dicts."""
         return list(self._distilled.value.terms)
 
-    def examples(self, x: Any, y: Any = None, sample_weight: Any = None) -> tuple[Any, Any, Any]:
+    def examples(
+        self,
+        x: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        columns: Columns | None = None,
+    ) -> tuple[Any, Any, Any]:
         task = self._distilled.value.student.task
-        return (x, y, sample_weight) if task is None else task.examples(x, y, sample_weight)
+        if task is None:
+            return x, y, sample_weight
+        return task.examples(x, y, sample_weight, columns)
 
     def fit(
         self, x: Any, y: Any = None, *, cache: str | Path | None = None, **kwargs: Any

@@ -16,6 +16,7 @@ import numpy as np
 from bertfam_tf import parsing
 from bertfam_tf.data import Row, Rows
 from bertfam_tf.data.race import archive_of
+from bertfam_tf.data.reading import expanded, is_published
 from bertfam_tf.files import exclusive_lock, remove_leftovers, resume, write
 from bertfam_tf.sources import DESCRIPTION, sha256
 from bertfam_tf.tasks import Task
@@ -111,9 +112,15 @@ def source_of(file: Path, model: Path, **settings: Any) -> dict[str, Any]:
 
 
 def input_of(file: Path) -> dict[str, Any]:
-    """Identifies an input by its name, size and modification time."""
-    stat = (archive_of(file) or file).stat()
-    return {"input": str(file), "size": stat.st_size, "changed_ns": stat.st_mtime_ns}
+    """Identifies an input by its name, size and modification time; or the files of a pattern."""
+    if is_published(file):
+        return {"input": str(file)}
+    stats = [(archive_of(Path(each)) or Path(each)).stat() for each in expanded(file)]
+    return {
+        "input": str(file),
+        "size": sum(stat.st_size for stat in stats),
+        "changed_ns": max(stat.st_mtime_ns for stat in stats),
+    }
 
 
 def as_json(answer: Any, task: Task, top: int | None = None) -> dict[str, Any]:

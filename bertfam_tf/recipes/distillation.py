@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from bertfam_tf import tasks
+from bertfam_tf import parsing, tasks
 from bertfam_tf.corpora import shards
 from bertfam_tf.corpora.documents import find_files
 from bertfam_tf.data.inputs import TEXT
@@ -21,12 +21,12 @@ from bertfam_tf.distill.students import student_of, warm_start
 from bertfam_tf.distill.term import Term
 from bertfam_tf.distill.terms import TERMS
 from bertfam_tf.distill.word_vectors import load_word_vectors
-from bertfam_tf.names import unknown
+from bertfam_tf.names import join_names, unknown
 from bertfam_tf.recipes.directory import MODEL, Flops, RunDirectory, run_directory
 from bertfam_tf.recipes.fine_tuning import evaluate
 from bertfam_tf.recipes.reading import expand
 from bertfam_tf.recipes.schema import DistillRecipe, DistillStage
-from bertfam_tf.recipes.splits import read_split
+from bertfam_tf.recipes.splits import Split, open_split
 from bertfam_tf.tasks import Task, storage
 from bertfam_tf.training import engine, replicas, tuning
 from bertfam_tf.training.settings import EXAMPLES
@@ -76,8 +76,10 @@ def _run(recipe: DistillRecipe, directory: RunDirectory) -> dict[str, float]:
     for distiller, (_, stage) in zip(distillers, stages, strict=True):
         if stage.teacher_outputs == "cached":
             distiller.check_cache()
-    rows = _rows(recipe, cls, student, "train")
+    split = _open(recipe, cls, student, "train")
+    rows = split.rows
     directory.begin()
+    split.announce()
     augmented = rows
     if any(stage.texts == "augmented" for _, stage in stages):
         augmented = _augmented(recipe, rows, directory.path / "augmented")
@@ -86,7 +88,7 @@ def _run(recipe: DistillRecipe, directory: RunDirectory) -> dict[str, float]:
         texts = augmented if stage.texts == "augmented" else rows
         dev = None
         if stage.train.patience is not None and recipe.data.dev is not None:
-            dev = _rows(recipe, cls, student, "dev")
+            dev = _open(recipe, cls, student, "dev").rows
         phase = _phase(distiller, stage, texts, dev, directory.path / f"cache_{number}")
         phase = phase._replace(steps_before=steps, epochs_before=epochs)
         engine.train(phase, directory, stage.train, student.tokenizer, stage=number)
@@ -167,22 +169,29 @@ def _student(recipe: DistillRecipe, cls: type[Task], teacher: Task) -> Any:
     return student
 
 
-def _rows(recipe: DistillRecipe, cls: type[Task], student: Task, split: str) -> tf.data.Dataset:
+def _open(recipe: DistillRecipe, cls: type[Task], student: Task, split: str) -> Split:
     """A split as ``(features, label)``; of tasks without labels the lines of text files."""
     if cls.labels_type is not None:
-        return read_split(recipe.data, split, recipe.task, student.class_names or None)
+        return open_split(recipe.data, split, recipe.task, student.class_names or None)
     given = getattr(recipe.data, split)
     files = [
         str(file) for file in find_files(map(expand, [given] if isinstance(given, str) else given))
     ]
-    lines = tf.data.TextLineDataset(files).filter(lambda line: tf.strings.length(line) > 0)
+    compressed = [parsing.is_compressed(Path(file)) for file in files]
+    lines = tf.data.Dataset.from_tensor_slices((files, compressed)).flat_map(_text_lines)
+    lines = lines.filter(lambda line: tf.strings.length(line) > 0)
     if recipe.data.limit is not None:
         lines = lines.take(recipe.data.limit)
     number = int(lines.reduce(tf.constant(0, tf.int64), lambda count, _: count + 1))
     if not number:
         raise ValueError(f"There is no text in {', '.join(files)}.")
     lines = lines.map(lambda line: ({TEXT: line},))
-    return lines.apply(tf.data.experimental.assert_cardinality(number))
+    lines = lines.apply(tf.data.experimental.assert_cardinality(number))
+    return Split(lines, [], f"{join_names(files, 3)}: {number:,} examples.")
+
+
+def _text_lines(file: tf.Tensor, compressed: tf.Tensor) -> tf.data.Dataset:
+    return tf.data.TextLineDataset(file, tf.where(compressed, "GZIP", ""))
 
 
 def _augmented(recipe: DistillRecipe, rows: tf.data.Dataset, folder: Path) -> tf.data.Dataset:
@@ -253,7 +262,7 @@ def _metrics(
 ) -> dict[str, float]:
     found: dict[str, float] = {}
     if recipe.data.dev is not None and student.objectives:
-        rows = None if cls.labels_type is not None else _rows(recipe, cls, student, "dev")
+        rows = None if cls.labels_type is not None else _open(recipe, cls, student, "dev").rows
 
         def scores(task: Task) -> dict[str, float]:
             if rows is None:

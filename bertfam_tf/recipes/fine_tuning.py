@@ -57,8 +57,9 @@ def _run(recipe: Recipe, directory: RunDirectory) -> dict[str, float]:
     cls = trainable_task(recipe.task)
     keras.utils.set_random_seed(recipe.train.seed)
     settings = trainer_settings(recipe)
-    rows, names = open_split(recipe.data, "train", recipe.task)
-    task = _build(recipe, cls, rows, names)
+    split = open_split(recipe.data, "train", recipe.task)
+    rows = split.rows
+    task = _build(recipe, cls, rows, split.names)
     # A file or a language that is missing stops the run before it trains.
     for language, data in _by_language(recipe.data, "dev"):
         _language_of(task, language)
@@ -66,6 +67,7 @@ def _run(recipe: Recipe, directory: RunDirectory) -> dict[str, float]:
     factors = choose_weights(task, recipe)
     model = task.trainer(settings)
     directory.begin()
+    split.announce()
     _fit(model, recipe, directory, rows, factors)
     if directory.writes:
         task.save(directory.path / MODEL)

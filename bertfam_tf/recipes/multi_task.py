@@ -11,7 +11,7 @@ from bertfam_tf import tasks
 from bertfam_tf.recipes.directory import MODEL, Flops, RunDirectory, run_directory
 from bertfam_tf.recipes.fine_tuning import choose_weights, evaluate, run, task_options
 from bertfam_tf.recipes.schema import MultiTaskRecipe, Recipe
-from bertfam_tf.recipes.splits import open_split, read_split, trainable_task
+from bertfam_tf.recipes.splits import Split, open_split, read_split, trainable_task
 from bertfam_tf.training import engine, replicas
 from bertfam_tf.training.settings import EXAMPLES
 
@@ -57,12 +57,14 @@ def evaluate_tasks(model: tasks.MultiTask, recipe: MultiTaskRecipe, split: str) 
 def _run(recipe: MultiTaskRecipe, directory: RunDirectory) -> dict[str, float]:
     settings = recipe.train
     keras.utils.set_random_seed(settings.seed)
+    splits: dict[str, Split] = {}
     rows: dict[str, tf.data.Dataset] = {}
     made: dict[str, tasks.Task] = {}
     for name, each in recipe.tasks.items():
         cls = trainable_task(each.task)
-        rows[name], labels = open_split(each.data, "train", each.task)
-        options = task_options(recipe.of(name), cls, rows[name], labels)
+        splits[name] = open_split(each.data, "train", each.task)
+        rows[name] = splits[name].rows
+        options = task_options(recipe.of(name), cls, rows[name], splits[name].names)
         if made:
             first = next(iter(made.values()))
             made[name] = cls(first.backbone, first.tokenizer, **options)
@@ -87,6 +89,8 @@ def _run(recipe: MultiTaskRecipe, directory: RunDirectory) -> dict[str, float]:
     metrics = {n: x.metrics for n, x in recipe.tasks.items() if x.metrics is not None}
     engine.compile_model(model, settings, steps * epochs, factors=factors, metrics=metrics)
     directory.begin()
+    for split in splits.values():
+        split.announce()
     size = settings.batch_size or EXAMPLES
     engine.train(
         engine.Phase(

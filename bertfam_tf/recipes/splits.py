@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import tensorflow as tf
 
 from bertfam_tf import tasks
 from bertfam_tf.data import read_rows
+from bertfam_tf.data.labels import summary
 from bertfam_tf.data.published import columns_of
+from bertfam_tf.data.reading import TFDS, is_published
 from bertfam_tf.data.records import Column
-from bertfam_tf.names import unknown
+from bertfam_tf.data.rows import Rows
+from bertfam_tf.data.targets import Target
+from bertfam_tf.names import join_names, unknown
 from bertfam_tf.recipes.reading import expand
 from bertfam_tf.recipes.schema import DataConfig
 
@@ -33,30 +39,67 @@ def read_split(
         ValueError: when the recipe has no such split, a file or a column is missing, or a row is
             not valid.
     """
-    return open_split(data, split, task, names)[0]
+    return open_split(data, split, task, names).rows
 
 
-def columns(data: DataConfig) -> dict[str, Column] | None:
-    """Columns of texts and label; None for a published data set whose columns are known."""
+class Split(NamedTuple):
+    """A split of a recipe's data.
+
+    Fields:
+        rows: as ``read_split`` returns them.
+        names: the names of its labels.
+        description: its files, and how many examples there are of each label, in one line.
+    """
+
+    rows: tf.data.Dataset
+    names: list[str]
+    description: str
+
+    def announce(self) -> None:
+        """Prints the description to standard error, also where nothing is logged: before training,
+        people see the labels that are learnt."""
+        print(self.description, file=sys.stderr)
+
+
+def columns(data: DataConfig, task: str | None = None) -> dict[str, Column] | None:
+    """Columns of texts and label; None for a published data set whose columns are known.
+
+    Args:
+        data: of a recipe.
+        task: the task's class, whose texts name the columns where the recipe does not.
+    """
     label: dict[str, Column] = {} if data.label is None else {"label": data.label}
     if data.columns is not None:
         return {**label, **data.columns}
-    if data.tfds is not None and columns_of(data.tfds) is not None:
+    published = _published(data)
+    if published is not None and columns_of(published) is not None:
         return None
+    if task is not None and (data.text, data.text_pair) == ("text", None):
+        cls = tasks.task_class(task)
+        kind = cls.file_labels()
+        if kind is not None and data.label == "label":
+            label = {"label": kind.column}
+        return {**{name: name for name in cls.fields.required}, **label}
     found = {"text": data.text, **label}
     return found if data.text_pair is None else {**found, "text_pair": data.text_pair}
 
 
-def open_split(
-    data: DataConfig, split: str, task: str, names: list[str] | None = None
-) -> tuple[tf.data.Dataset, list[str]]:
-    """A split as ``read_split`` returns it, and the names of its labels."""
+def _published(data: DataConfig) -> str | None:
+    """The data set of tensorflow-datasets that a recipe names."""
+    first = data.train if isinstance(data.train, str) else data.train[0]
+    if data.tfds is not None or not is_published(first):
+        return data.tfds
+    return first.removeprefix(TFDS).rpartition("/")[0]
+
+
+def open_split(data: DataConfig, split: str, task: str, names: list[str] | None = None) -> Split:
+    """A split as ``read_split`` returns it, with its labels."""
     given = getattr(data, split, None)
     if given is None:
         raise ValueError(f"The recipe names no {split} file.")
     files: list[str | Path] = list(given) if isinstance(given, list) else [given]
     if data.tfds is None:
-        files = [expand(str(file)) for file in files]
+        files = [file if is_published(file) else expand(str(file)) for file in files]
     limit = data.limit if split == "train" else None
     target = None
     if data.label is not None:
@@ -65,7 +108,7 @@ def open_split(
         target = labels(names if data.labels is None else data.labels)
     rows = read_rows(
         files,
-        columns(data),
+        columns(data, task),
         format=data.format,
         target=target,
         limit=limit,
@@ -74,7 +117,21 @@ def open_split(
         tfds=data.tfds,
         data_dir=None if data.data_dir is None else str(expand(data.data_dir)),
     )
-    return rows.dataset(), [] if target is None else target.names
+    found = [] if target is None else target.names
+    return Split(rows.dataset(), found, _described(rows, target, given))
+
+
+def _described(rows: Rows, target: Target | None, files: str | list[str]) -> str:
+    names = files if isinstance(files, str) else join_names(files, 3)
+    text = f"{names}: {rows.count:,} examples."
+    if target is None or not rows.labels:
+        return text
+    known = target.names or sorted(rows.labels)
+    order = [name for name in known if name in rows.labels] + [
+        name for name in sorted(rows.labels) if name not in known
+    ]
+    counts = {name: rows.labels[name] for name in order}
+    return f"{text} {summary(counts, f'{target.what.capitalize()}s')}"
 
 
 def trainable_task(task: str) -> type[tasks.Task]:

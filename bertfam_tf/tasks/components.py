@@ -58,6 +58,11 @@ class Targets:
     def check(self, y: Any) -> None:
         """Raises ValueError if labels in arrays are invalid; ``y`` is None without labels."""
 
+    def counts(self, y: Any) -> Mapping[str, int]:
+        """Counts the examples of each label in arrays that ``check`` accepted; empty if there are
+        no names to count."""
+        return {}
+
     def encode(self, labels: Any, encoded: dict[str, Any]) -> Any:
         """Converts a batch's labels to targets, in the graph.
 

@@ -140,7 +140,7 @@ class EmbedderTrainer(TextLearner):
         self._texts = _Texts(embedder, prompts)
         self._mini_batch_size = mini_batch_size
         fields = _SINGLE if objective == "teacher" else _FIELDS
-        self.fields = fields._replace(described=embedder.fields.described)
+        self.fields = fields._replace(described=embedder.fields.described, labelled=loss.has_labels)
 
     @property
     def embedder(self) -> TextEmbedder:

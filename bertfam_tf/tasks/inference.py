@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from bertfam_tf.data.errors import as_value_errors
 from bertfam_tf.data.inputs import LANGUAGE, TEXT_PAIR, Fields, batches, texts_of
+from bertfam_tf.data.tables import Columns
 from bertfam_tf.models import Backbone
 from bertfam_tf.tasks.components import TaskComponents
 from bertfam_tf.tasks.preprocessing import PACKED
@@ -160,6 +161,7 @@ class TaskInference:
         steps: int | None = None,
         callbacks: Any = None,
         language: str | int | None = None,
+        columns: Columns | None = None,
         **others: Any,
     ) -> Any:
         """Returns the exported model's answers for raw texts; labels in a data set are ignored.
@@ -171,6 +173,8 @@ class TaskInference:
             steps: number of batches; None for all.
             language: the code or the id of the language of all texts, for backbones with language
                 embeddings; None for the texts' own column, or for the task's ``language``.
+            columns: the columns of the texts in a table, dict or data set of dicts, such as
+                ``{"text": "review"}``; None where they have the task's names.
 
         Returns:
             a list, or an array, with an answer for each example, as the class documents.
@@ -187,6 +191,7 @@ class TaskInference:
             steps=steps,
             callbacks=callbacks,
             language=language,
+            columns=columns,
         )
         return self._answered(
             self._parts.predicted or self.answer, self._parts.to_python, x, **loop
@@ -200,11 +205,12 @@ class TaskInference:
         *,
         batch_size: int,
         language: str | int | None = None,
+        columns: Columns | None = None,
         **loop: Any,
     ) -> Any:
         """Answers of ``function`` for texts of any structure, converted by ``to_python``."""
         prepare = self._parts.targets.prepared
-        texts, _ = prepare(texts_of(x, self.fields, prepare), None)
+        texts, _ = prepare(texts_of(x, self.fields, prepare, columns, self.pair), None)
         stream = batches(texts, batch_size=batch_size, fields=self.fields)
         run = self._run(self._traced(function, language=language), stream, **loop)
         parts = [to_python(outputs, batch[0]) for outputs, batch in run]

@@ -184,6 +184,11 @@ class MultiLabelTargets(Targets):
         elif values.ndim != 1 or not all(isinstance(v, str | bytes) for v in values):
             raise ValueError(f"labels must be {_SHAPES}, got {values.dtype.name} {values.shape}.")
 
+    def counts(self, y: Any) -> dict[str, int]:
+        if np.ndim(y) != 2:
+            return {}
+        return dict(zip(self.labels, np.sum(y, axis=0).astype(int).tolist(), strict=True))
+
     def encode(self, labels: Any, encoded: dict[str, Any]) -> tf.Tensor:
         count = len(self.labels)
         if labels.dtype == tf.string and labels.shape.rank == 1:

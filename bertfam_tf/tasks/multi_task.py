@@ -218,8 +218,10 @@ class MultiTask(TextLearner):
             **kwargs,
         )
 
-    def examples(self, x: Any, y: Any = None, sample_weight: Any = None) -> tuple[Any, Any, Any]:
-        raise ValueError("validation_split must be 0 for several tasks; pass validation_data.")
+    def examples(self, *data: Any) -> tuple[Any, Any, Any]:
+        raise ValueError(
+            "validation_split must be 0, and columns None, for several tasks; pass validation_data."
+        )
 
     def validation_batches(self, data: Any, batch_size: int, like: Any) -> Any:
         self._validated = frozenset(data)

@@ -16,6 +16,7 @@ from bertfam_tf import heads
 from bertfam_tf.data import targets
 from bertfam_tf.data.inputs import LABEL, Fields, texts_of
 from bertfam_tf.data.labels import numbers_of
+from bertfam_tf.data.tables import Columns
 from bertfam_tf.metrics import MRR, NDCG
 from bertfam_tf.models import Backbone
 from bertfam_tf.objectives.objective import SumAndCount
@@ -186,6 +187,7 @@ class Reranker(Task):
         steps: int | None = None,
         callbacks: Any = None,
         language: str | int | None = None,
+        columns: Columns | None = None,
         **others: Any,
     ) -> Any:
         """Returns the scores of documents; labels in a data set are ignored.
@@ -194,7 +196,7 @@ class Reranker(Task):
             x: queries and documents, in one of the structures of ``Task.predict``; a single query
                 may have a list of documents.
             batch_size: documents in a batch; of a data set, examples.
-            verbose, steps, callbacks, language: as for ``Task.predict``.
+            verbose, steps, callbacks, language, columns: as for ``Task.predict``.
 
         Returns:
             float32 (examples,); of lists of documents, a list of float32 (documents,).
@@ -210,7 +212,7 @@ class Reranker(Task):
             callbacks=callbacks,
             language=language,
         )
-        x = texts_of(x, self.fields)
+        x = texts_of(x, self.fields, columns=columns, pair=self.pair)
         named = _named(x)
         if named is None:
             return super().predict(x, **loop)

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from bertfam_tf import heads
 from bertfam_tf.data import targets
-from bertfam_tf.data.inputs import Fields, as_text
+from bertfam_tf.data.inputs import LABEL, Fields, as_text
 from bertfam_tf.metrics import exact_match, f1
 from bertfam_tf.models import Backbone
 from bertfam_tf.objectives.objective import SumAndCount
@@ -25,8 +25,10 @@ from bertfam_tf.tasks.preprocessing import WindowedPreprocessor
 from bertfam_tf.tasks.span_targets import (
     ANSWER,
     CONTEXT,
+    GOLD,
     QUESTION,
     SPACES,
+    START,
     SpanTargets,
     first_true,
     gold_answers,
@@ -186,7 +188,7 @@ class SpanQA(Task):
     """
 
     options_type = SpanOptions
-    fields = Fields((QUESTION, CONTEXT), ())
+    fields = Fields((QUESTION, CONTEXT), (), aliases=((LABEL, GOLD), (LABEL, (ANSWER, START))))
     head_name = "span"
     labels_type = targets.Answers
 

@@ -9,7 +9,8 @@ import numpy as np
 import tensorflow as tf
 
 from bertfam_tf.data.errors import MARK
-from bertfam_tf.data.inputs import as_text
+from bertfam_tf.data.inputs import LABEL, as_text
+from bertfam_tf.data.targets import pairs_of
 from bertfam_tf.tasks.components import Targets
 from bertfam_tf.text.characters import Characters
 
@@ -24,12 +25,14 @@ class SpanTargets(Targets):
     @staticmethod
     def with_gold(x: Any, y: Any) -> tuple[Any, Any]:
         """Texts and labels with all gold answers, as ``evaluate`` reads them."""
+        x, y = _apart(x, y)
         return x, None if y is None else _arrays(y)
 
     def prepared(self, x: Any, y: Any) -> tuple[Any, Any]:
-        # Training takes the first gold answer alone.
+        x, y = _apart(x, y)
         if y is None:
             return x, None
+        # Training takes the first gold answer alone.
         return x, {name: values for name, values in _arrays(y).items() if name != GOLD}
 
     def check(self, y: Any) -> None:
@@ -148,8 +151,36 @@ def _check_names(labels: Any, *expected: str) -> None:
         raise ValueError(f"labels must have {wanted}, got {sorted(labels)}.")
 
 
+def _apart(x: Any, y: Any) -> tuple[Any, Any]:
+    """Texts, and the labels that were among their columns."""
+    if y is not None or not isinstance(x, Mapping) or LABEL not in x:
+        return x, y
+    return {name: values for name, values in x.items() if name != LABEL}, x[LABEL]
+
+
+def _of_answers(rows: Any) -> dict[str, Any]:
+    """The labels of questions from the answers of each, as ``pairs_of`` takes them."""
+    found = []
+    for row, answers in enumerate(rows):
+        try:
+            found.append([(text, int(start)) for text, start in pairs_of(answers) if text])
+        except (ValueError, TypeError):
+            raise ValueError(
+                f"Example {row} of the labels must be answers, such as {{'text': ['a film'], "
+                f"'answer_start': [0]}}, got {answers!r:.200}."
+            ) from None
+    first = [answers[0] if answers else ("", -1) for answers in found]
+    return {
+        ANSWER: [text for text, _ in first],
+        START: np.array([start for _, start in first], "int32"),
+        GOLD: [[text for text, _ in answers] for answers in found],
+    }
+
+
 def _arrays(labels: Any) -> dict[str, np.ndarray]:
     """Labels in lists as arrays: strings as bytes, gold answers padded with ""."""
+    if isinstance(labels, list | tuple) and not all(isinstance(x, str | bytes) for x in labels):
+        labels = _of_answers(labels)
     _check_names(labels)
     arrays = {}
     for name, values in labels.items():

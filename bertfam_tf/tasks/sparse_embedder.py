@@ -76,7 +76,7 @@ class SparseEmbedder(Task):
     """
 
     options_type = SparseOptions
-    fields = Fields((TEXT,), ())
+    fields = Fields((TEXT,), (), labelled=False)
     head_name = "masked_lm"
     answer_name = "tokens"
     published_type = SparseEncoder

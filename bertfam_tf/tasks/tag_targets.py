@@ -64,6 +64,13 @@ class TagTargets(Targets):
         if y is None:
             raise ValueError(NO_LABELS)
 
+    def counts(self, y: Any) -> dict[str, int]:
+        found = dict.fromkeys(self.tags, 0)
+        for tags in y:
+            for tag in tags.split():
+                found[tag] += 1
+        return found
+
     def encode(self, labels: Any, encoded: dict[str, Any]) -> tf.Tensor:
         label = tf.concat([[UNLABELLED], word_labels(self.tags, encoded, labels)], 0)
         return tf.gather(label, encoded["word"] + 1)

@@ -10,7 +10,8 @@ from typing import Any, ClassVar, Self
 import keras
 import tensorflow as tf
 
-from bertfam_tf.data.inputs import LANGUAGE, TEXTS, batches, examples
+from bertfam_tf.data.inputs import LANGUAGE, TEXTS, batches
+from bertfam_tf.data.tables import Columns
 from bertfam_tf.data.targets import Target
 from bertfam_tf.metrics import by_name
 from bertfam_tf.models import Backbone
@@ -229,6 +230,7 @@ class Task(TaskInference, TaskTraining):
         callbacks: Any = None,
         return_dict: bool = False,
         language: str | int | None = None,
+        columns: Columns | None = None,
         **others: Any,
     ) -> Any:
         """As ``keras.Model.evaluate``, on raw text and labels; or scores of the answers.
@@ -255,12 +257,13 @@ class Task(TaskInference, TaskTraining):
                 steps=steps,
                 callbacks=callbacks,
                 return_dict=return_dict,
+                columns=columns,
                 **others,
             )
         refuse("evaluate", others, arguments(Task.evaluate))
         if sample_weight is not None:
             raise TypeError("evaluate takes no 'sample_weight' if it scores answers.")
-        x, y, _ = examples(x, y, None, self.fields, scoring.prepared)
+        x, y, _ = self.examples(x, y, None, columns, scoring.prepared)
         x, y = scoring.prepared(x, y)
         stream = batches(x, y, batch_size=batch_size, fields=self.fields)
         if len(stream.element_spec) == 1:

@@ -277,6 +277,11 @@ class ClassTargets(Targets):
             )
         if values.dtype.kind == "b":
             wrong = [] if self._names_of_bools else [values[0]]
+        elif values.dtype.kind == "f":
+            raise ValueError(
+                f"labels must be names or indices, got the {values.dtype.name} {values[0]}; "
+                "convert whole numbers with astype(int)."
+            )
         elif values.dtype.kind in "iu":
             wrong = values[(values < 0) | (values >= len(self.labels))].tolist()
         else:
@@ -284,6 +289,20 @@ class ClassTargets(Targets):
             wrong = [v for v in given if v not in set(self.labels)]
         if wrong:
             raise ValueError(not_listed(str(wrong[0]), self._known(values.dtype.kind), "label"))
+
+    def counts(self, y: Any) -> dict[str, int]:
+        names, numbers = np.unique(np.asarray(y), return_counts=True)
+        found = dict.fromkeys(self.labels, 0)
+        for name, number in zip(names.tolist(), numbers.tolist(), strict=True):
+            found[self._name_of(name)] += number
+        return found
+
+    def _name_of(self, label: Any) -> str:
+        if isinstance(label, bool):
+            return self._names_of_bools[label]
+        if isinstance(label, int):
+            return self.labels[label]
+        return label.decode("utf-8", "replace") if isinstance(label, bytes) else str(label)
 
     def encode(self, labels: tf.Tensor, encoded: dict[str, Any]) -> tf.Tensor:
         if labels.shape.rank != 1:

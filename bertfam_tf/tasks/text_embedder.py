@@ -15,7 +15,8 @@ import tensorflow as tf
 
 from bertfam_tf import layers
 from bertfam_tf.data import targets
-from bertfam_tf.data.inputs import TEXT, TEXT_PAIR
+from bertfam_tf.data.inputs import TEXT, TEXT_PAIR, TEXTS
+from bertfam_tf.data.tables import Columns
 from bertfam_tf.metrics import Spearman, nearest, retrieval_scores, unit_length
 from bertfam_tf.models import Backbone
 from bertfam_tf.names import unknown
@@ -164,6 +165,7 @@ class TextEmbedder(Task):
     options_type = EmbedderOptions
     answer_name = "embedding"
     published_type = Modules
+    fields = TEXTS._replace(labelled=False)
     file_labels_type = targets.Number
     trainer_settings = EmbedderTrainer.Settings
     # What the trainer does not have, or what would change its negatives.
@@ -318,12 +320,13 @@ class TextEmbedder(Task):
         steps: int | None = None,
         callbacks: Any = None,
         language: str | int | None = None,
+        columns: Columns | None = None,
         **others: Any,
     ) -> np.ndarray:
         """Returns the embeddings of raw texts; labels in a data set are ignored.
 
         Args:
-            x, batch_size, verbose, steps, callbacks, language: as for ``Task.predict``.
+            x, batch_size, verbose, steps, callbacks, language, columns: as for ``Task.predict``.
             prompt: the name of one of ``prompts``; None for no prompt; by default
                 ``default_prompt``.
             precision, ranges: as for ``quantize_embeddings``: ``"float32"``, one byte for each
@@ -345,6 +348,7 @@ class TextEmbedder(Task):
             steps=steps,
             callbacks=callbacks,
             language=language,
+            columns=columns,
         )
         if precision != FLOAT:
             return quantize_embeddings(self.predict(x, prompt=prompt, **loop), precision, ranges)

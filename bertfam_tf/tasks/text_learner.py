@@ -13,6 +13,7 @@ import tensorflow as tf
 from bertfam_tf.data import inputs
 from bertfam_tf.data.errors import as_value_errors
 from bertfam_tf.data.inputs import TEXTS, Fields, is_packed, split_rows
+from bertfam_tf.data.tables import Columns
 from bertfam_tf.names import unexpected
 from bertfam_tf.training import optimizers
 from bertfam_tf.training.learner import Learner
@@ -38,6 +39,8 @@ class TextLearner(Learner):
     _compiled_by_user = False
     # The validation data of the current ``fit``, which Keras passes to ``evaluate``.
     _validation: Any = None
+    # The labels of the last training batches and their counts, for people.
+    _label_summary = ""
 
     def text_batches(
         self,
@@ -68,9 +71,19 @@ class TextLearner(Learner):
         """
         return optimizers.adamw(total_steps=steps)
 
-    def examples(self, x: Any, y: Any = None, sample_weight: Any = None) -> tuple[Any, Any, Any]:
+    def examples(
+        self,
+        x: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        columns: Columns | None = None,
+    ) -> tuple[Any, Any, Any]:
         """Returns texts, labels and weights as lists, arrays or data sets, whatever their type."""
-        return inputs.examples(x, y, sample_weight, self.fields)
+        return inputs.examples(x, y, sample_weight, self.fields, columns=columns)
+
+    def _selected(self, data: Any, names: Columns | None) -> Any:
+        """Texts, labels and weights of columns with other names; without names the data."""
+        return data if names is None or data is None else self.examples(*columns(data), names)
 
     def class_weights(self, given: Mapping[Any, float]) -> dict[int, float]:
         """Converts ``class_weight`` of ``fit`` to weights by the index of the label."""
@@ -125,12 +138,20 @@ class TextLearner(Learner):
         validation_steps: int | None = None,
         validation_batch_size: int | None = None,
         validation_freq: Any = 1,
+        columns: Columns | None = None,
         **options: Any,
     ) -> keras.callbacks.History:
         """As ``keras.Model.fit``, on raw text and labels.
 
-        Lists and arrays are shuffled in each epoch; a ``tf.data.Dataset`` keeps its order, and its
-        batches if it has some. Batches of ``text_batches`` are trained on as they are.
+        The texts may be lists, arrays, dicts of these, data frames and tables of pandas, polars and
+        pyarrow, data sets of ``datasets`` and ``tf.data``, lists of dicts or of tuples that end
+        with the label, generators, and for tasks a split of tensorflow-datasets,
+        ``"tfds:glue/sst2/train"``. Labels and how many examples have each are printed first, unless
+        ``verbose`` is 0.
+
+        Lists and tables are shuffled in each epoch; a ``tf.data.Dataset`` and an iterable data set
+        keep their order, and their batches if they have some. Batches of ``text_batches`` are
+        trained on as they are.
 
         If ``compile`` was not called, the model is compiled with ``default_optimizer`` for the
         steps of this call (with a constant learning rate if the data set's cardinality is unknown).
@@ -141,6 +162,9 @@ class TextLearner(Learner):
                 examples or few long ones, of similar length. Lists and arrays are tokenized once
                 beforehand, so that the number of steps is known; a data set, of single examples, is
                 not, and an epoch ends where it does. See ``bertfam_tf.data.TokenBatches``.
+            columns: the columns of a table, dict or data set of dicts by the names that the task
+                has for them, such as ``{"text": "review", "label": "stars"}``, also for
+                ``validation_data``; None where they have these names.
             validation_batch_size: None for ``batch_size``; validation takes no ``batch_tokens``.
             class_weight: for classifiers, the factor of the loss of each label's examples, by the
                 label's name or index; 1 for omitted labels.
@@ -163,6 +187,9 @@ class TextLearner(Learner):
                 f"{batch_size=} and {batch_tokens=}."
             )
         batch_size = 32 if batch_size is None else batch_size
+        if columns is not None:
+            x, y, sample_weight = self._selected((x, y, sample_weight), columns)
+            validation_data = self._selected(validation_data, columns)
         if validation_split and validation_data is None:
             examples = self.examples(x, y, sample_weight)
             (x, y, sample_weight), validation_data = split_rows(
@@ -173,6 +200,8 @@ class TextLearner(Learner):
             dataset = self.text_batches(
                 x, y, sample_weight, batch_size, shuffle=shuffle, training=True, **options
             )
+            if verbose and self._label_summary:
+                print(self._label_summary)
         if validation_data is not None:
             validation_data = self.validation_batches(
                 validation_data, validation_batch_size or batch_size, dataset
@@ -216,12 +245,13 @@ class TextLearner(Learner):
         steps: int | None = None,
         callbacks: Any = None,
         return_dict: bool = False,
+        columns: Columns | None = None,
         **options: Any,
     ) -> Any:
         """As ``keras.Model.evaluate``, on raw text and labels.
 
         Args:
-            x, y, sample_weight: as for ``fit``.
+            x, y, sample_weight, columns: as for ``fit``.
             **options: further options of the class's ``text_batches``, in ``evaluate_options``.
 
         Raises:
@@ -239,6 +269,7 @@ class TextLearner(Learner):
             [*arguments(TextLearner.evaluate), *self.evaluate_options],
         )
         if not is_packed(x):
+            x, y, sample_weight = self._selected((x, y, sample_weight), columns)
             x = self.text_batches(x, y, sample_weight, batch_size, **options)
         if not self.compiled:
             self._compile_defaults()

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from bertfam_tf import heads, metrics
 from bertfam_tf.data import targets
-from bertfam_tf.data.inputs import TEXT, Fields, as_text
+from bertfam_tf.data.inputs import LABEL, TEXT, Fields, as_text
 from bertfam_tf.models import Backbone
 from bertfam_tf.tasks.components import (
     Evaluation,
@@ -138,7 +138,12 @@ class TokenTagger(Task):
     """
 
     options_type = TaggerOptions
-    fields = Fields((TEXT,), ())
+    fields = Fields(
+        (TEXT,),
+        (),
+        aliases=((TEXT, "tokens"), (TEXT, "words"), (LABEL, "ner_tags"), (LABEL, "tags")),
+        words=True,
+    )
     head_name = "tokens"
     answer_name = "words"
     labels_type = targets.Tags

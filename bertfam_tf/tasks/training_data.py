@@ -10,7 +10,11 @@ import tensorflow as tf
 from bertfam_tf.data import inputs
 from bertfam_tf.data.batching import TokenBatches
 from bertfam_tf.data.errors import as_value_errors
-from bertfam_tf.data.inputs import batches
+from bertfam_tf.data.inputs import LABEL, batches
+from bertfam_tf.data.labels import summary
+from bertfam_tf.data.reading import is_published, read_rows
+from bertfam_tf.data.tables import Columns
+from bertfam_tf.data.targets import Target
 from bertfam_tf.tasks.components import TaskComponents
 from bertfam_tf.tasks.inference import with_language
 from bertfam_tf.tasks.preprocessing import token_counts
@@ -27,13 +31,39 @@ class TaskTraining(TextLearner):
     evaluate_options = ("language",)
     _parts: TaskComponents
     _settle_pair: Callable[[tf.data.Dataset], None]
+    pair: bool | None
+    file_labels: Callable[[], type[Target] | None]
 
-    def examples(self, x: Any, y: Any = None, sample_weight: Any = None) -> tuple[Any, Any, Any]:
-        prepare = self._parts.targets.prepared
-        return inputs.examples(x, y, sample_weight, self.fields, prepare)
+    def examples(
+        self,
+        x: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        columns: Columns | None = None,
+        prepare: inputs.Prepare | None = None,
+    ) -> tuple[Any, Any, Any]:
+        if isinstance(x, str) and is_published(x):
+            x, columns = self._published(x, columns, labelled=y is None), None
+        prepare = prepare or self._parts.targets.prepared
+        return inputs.examples(x, y, sample_weight, self.fields, prepare, columns, self.pair)
+
+    def _published(self, name: str, columns: Columns | None, *, labelled: bool) -> dict[str, Any]:
+        """The examples of a split of tensorflow-datasets, in memory."""
+        kind = self.file_labels() if labelled else None
+        names = self.class_names
+        target = None if kind is None else kind(names or None)
+        rows = read_rows(name, columns, target=target)  # type: ignore[arg-type]
+        element: Any = next(rows.dataset().batch(rows.count).as_numpy_iterator())
+        features = {key: values.tolist() for key, values in element[0].items()}
+        return {**features, LABEL: element[1]} if len(element) > 1 else features
 
     def class_weights(self, given: Mapping[Any, float]) -> dict[int, float]:
         return self._parts.targets.class_weights(given)
+
+    @property
+    def class_names(self) -> list[str]:
+        """Names of the labels or tags, in the order of the scores; empty if there are none."""
+        return []
 
     training_batches = renamed("training_batches", "text_batches")
 
@@ -86,8 +116,13 @@ class TaskTraining(TextLearner):
         targets = self._parts.targets
         x, y, sample_weight = self.examples(x, y, sample_weight)
         x, y = targets.prepared(x, y)
+        if y is None and isinstance(x, Mapping) and LABEL in x:
+            y, x = x[LABEL], {name: values for name, values in x.items() if name != LABEL}
         if y is not None:
             targets.check(y)
+        if training:
+            counts = None if y is None else targets.counts(y)
+            self._label_summary = "" if not counts else summary(counts)
         stream = batches(
             x,
             y,

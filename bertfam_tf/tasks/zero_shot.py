@@ -14,6 +14,7 @@ import tensorflow as tf
 from bertfam_tf import heads
 from bertfam_tf.data.errors import MARK
 from bertfam_tf.data.inputs import TEXT, Fields, as_text
+from bertfam_tf.data.tables import Columns
 from bertfam_tf.models import Backbone
 from bertfam_tf.tasks.components import Signature, TaskComponents, Tensors
 from bertfam_tf.tasks.options import BackboneOverrides, OptionArguments, Options, classes, option
@@ -168,12 +169,13 @@ class ZeroShotClassifier(Task):
         steps: int | None = None,
         callbacks: Any = None,
         language: str | int | None = None,
+        columns: Columns | None = None,
         **others: Any,
     ) -> Any:
         """Returns the label and the scores of each text.
 
         Args:
-            x, batch_size, verbose, steps, callbacks, language: as for ``Task.predict``.
+            x, batch_size, verbose, steps, callbacks, language, columns: as for ``Task.predict``.
             labels: texts, one or more; None for the option ``labels``.
 
         Returns:
@@ -190,6 +192,7 @@ class ZeroShotClassifier(Task):
             steps=steps,
             callbacks=callbacks,
             language=language,
+            columns=columns,
         )
         if labels is None:
             return super().predict(x, **loop)

@@ -28,8 +28,11 @@ def read_lines(path: Path) -> list[str]:
 
 
 def stream_lines(path: Path) -> Iterator[str]:
-    """Yields the lines of a UTF-8 file without their ends, or raises ValueError."""
-    with path.open("rb") as file:
+    """Yields the lines of a UTF-8 file without their ends, or raises ValueError.
+
+    A file that is compressed by gzip is decompressed as it is read.
+    """
+    with parsing.open_binary(path) as file:
         for number, data in enumerate(file, 1):
             try:
                 line = data.decode("utf-8")

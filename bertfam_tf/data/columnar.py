@@ -1,0 +1,134 @@
+"""Reads Parquet files, and Arrow files and streams (Feather version 2)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from bertfam_tf import parsing
+from bertfam_tf.data.records import Column, record_row
+from bertfam_tf.data.rows import InvalidRow, Row
+from bertfam_tf.names import truncated, unknown
+
+_BATCH = 1024
+_ARROW_FILE = b"ARROW1"
+
+
+def columnar_rows(file: Path, columns: Mapping[str, Column]) -> Iterator[Row | InvalidRow]:
+    """Yields the rows of a Parquet file, or of an Arrow file or stream, some of them at a time.
+
+    Classes that the ``datasets`` library stored as numbers (``ClassLabel``) are read as the names
+    that the file has for them.
+
+    Args:
+        file: a file, which may be compressed inside, as Parquet is.
+        columns: maps names to columns, as for ``jsonl_rows``; ``a.b`` is the field b of the struct
+            at a. Columns that are not named are not read.
+
+    Raises:
+        ValueError: if pyarrow is not installed, the file is damaged or of another format, or a
+            column is missing.
+    """
+    number = 0
+    with _opened(file) as (schema, batches):
+        names = _top_names(file, columns, schema.names)
+        classes = class_names(schema.metadata)
+        for batch in batches(names):
+            for record in batch.to_pylist():
+                for name in classes.keys() & record.keys():
+                    record[name] = named(record[name], classes[name])
+                yield record_row(f"{file}: row {number}", record, columns)
+                number += 1
+
+
+def class_names(metadata: Mapping[bytes, bytes] | None) -> dict[str, list[str]]:
+    """Returns the names of classes by column that ``datasets`` wrote into an Arrow schema."""
+    try:
+        features = json.loads((metadata or {})[b"huggingface"])["info"]["features"]
+        found = {name: _names_of(feature) for name, feature in features.items()}
+    except (KeyError, TypeError, AttributeError, ValueError, RecursionError):
+        return {}
+    return {name: names for name, names in found.items() if names}
+
+
+def _names_of(feature: Any) -> list[str]:
+    inner = feature[0] if isinstance(feature, list) else feature
+    if inner.get("_type") == "ClassLabel":
+        return list(map(str, inner["names"]))
+    return _names_of(inner["feature"]) if "feature" in inner else []
+
+
+def named(value: Any, names: list[str]) -> Any:
+    """Returns the name of a class, or of each class of a list; None for -1, which is no label."""
+    if isinstance(value, list):
+        return [named(each, names) for each in value]
+    if isinstance(value, int):
+        return names[value] if 0 <= value < len(names) else None if value == -1 else value
+    return value
+
+
+def pyarrow(what: str) -> Any:
+    """Imports pyarrow.
+
+    Raises:
+        ValueError: if it is not installed.
+    """
+    try:
+        import pyarrow  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise ValueError(f"{what} needs the package pyarrow: pip install pyarrow.") from error
+    return pyarrow
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[tuple[Any, Any]]:
+    """Opens a file and returns its schema and a function from columns to record batches."""
+    arrow = pyarrow(f"{file}, a Parquet or Arrow file,")
+    parsing.check_regular(file)
+    with file.open("rb") as stream:
+        start = stream.read(len(_ARROW_FILE))
+    try:
+        if start.startswith(b"PAR1"):
+            from pyarrow import parquet
+
+            with parquet.ParquetFile(file) as opened:
+                yield (
+                    opened.schema_arrow,
+                    lambda names: opened.iter_batches(_BATCH, columns=names),
+                )
+        elif start == _ARROW_FILE:
+            with arrow.memory_map(str(file)) as source, arrow.ipc.open_file(source) as opened:
+                every = (opened.get_batch(i) for i in range(opened.num_record_batches))
+                yield opened.schema, lambda names: _selected(every, names)
+        else:
+            with arrow.OSFile(str(file)) as source, arrow.ipc.open_stream(source) as opened:
+                yield opened.schema, lambda names: _selected(opened, names)
+    except (arrow.ArrowException, OSError) as error:
+        if getattr(error, "errno", None) is not None:
+            raise
+        raise ValueError(
+            f"{file} cannot be read as Parquet or Arrow; it may be truncated or damaged: "
+            f"{truncated(error)}"
+        ) from error
+
+
+def _selected(batches: Iterable[Any], names: list[str]) -> Iterator[Any]:
+    for batch in batches:
+        selected = batch.select(names)
+        for start in range(0, selected.num_rows, _BATCH):
+            yield selected.slice(start, _BATCH)
+
+
+def _top_names(file: Path, columns: Mapping[str, Column], known: list[str]) -> list[str]:
+    """Returns the columns that hold the requested columns and fields of structs."""
+    found: dict[str, None] = {}
+    for column in columns.values():
+        for path in map(str, column if isinstance(column, list) else [column]):
+            name = path if path in known else path.split(".")[0]
+            if name not in known:
+                raise ValueError(f"{file}: {unknown('column', path, known)}")
+            found[name] = None
+    return list(found)

@@ -1,0 +1,263 @@
+"""Tables of other libraries, and lists of rows, as columns: none of these libraries is imported."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, NamedTuple, TypeAlias
+
+from bertfam_tf.data.columnar import class_names, named, pyarrow
+from bertfam_tf.data.fields import LABEL, Fields
+from bertfam_tf.data.frames import from_pandas, is_frame
+from bertfam_tf.names import unknown
+
+# Rows of a stream that are converted at a time.
+_CHUNK = 256
+
+Columns: TypeAlias = Mapping[str, str | int | Sequence[str | int]]
+
+
+class Table(NamedTuple):
+    """Columns by name, whatever library they are from.
+
+    Fields:
+        kind: the word for the table in error messages.
+        names: the names of its columns; numbers of tuples' members.
+        read: maps a name to the values, a list or an array.
+    """
+
+    kind: str
+    names: list[Any]
+    read: Callable[[Any], Any]
+
+
+class Stream(NamedTuple):
+    """Rows that are read again in each epoch.
+
+    Fields:
+        tables: starts to read, and yields some rows at a time.
+    """
+
+    tables: Callable[[], Iterator[Table]]
+
+
+def as_table(x: Any) -> Table | None:
+    """Returns a table of columns in memory; None for anything else.
+
+    Args:
+        x: a data frame of pandas or polars, a table of pyarrow or of a library that exports Arrow's
+            C stream, a data set of ``datasets``, or a list of dicts.
+    """
+    if is_frame(x):
+        return Table("DataFrame", list(x.columns), lambda name: from_pandas(x[name], str(name)))
+    if _of(x, "polars"):
+        if hasattr(x, "collect"):  # a LazyFrame
+            x = x.collect()
+        if hasattr(x, "get_column"):
+            return Table("DataFrame", list(x.columns), lambda name: x.get_column(name).to_list())
+        return None
+    if _of(x, "datasets") and hasattr(x, "column_names") and hasattr(x, "__len__"):
+        plain, classes = x.with_format(None), _classes_of(x)
+        return Table(
+            "Dataset",
+            list(x.column_names),
+            lambda name: _with_names(list(plain[name]), classes.get(name)),
+        )
+    if isinstance(x, list | tuple) and x and isinstance(x[0], Mapping):
+        return _of_dicts(x)
+    if hasattr(x, "to_pylist") and hasattr(x, "column_names"):  # pyarrow's tables and batches
+        return _of_arrow(x)
+    if hasattr(x, "__arrow_c_stream__") and not hasattr(x, "to_pylist") and not _is_column(x):
+        return _of_arrow(pyarrow(f"A {type(x).__name__}").table(x))
+    return None
+
+
+def as_stream(x: Any) -> Stream | None:
+    """Returns the rows of an iterable data set of ``datasets`` or pyarrow; None for other data."""
+    if _of(x, "datasets") and hasattr(x, "column_names") and not hasattr(x, "__len__"):
+        plain, classes = x.with_format(None), _classes_of(x)
+
+        def tables() -> Iterator[Table]:
+            rows = iter(plain)
+            while chunk := list(islice(rows, _CHUNK)):
+                yield _of_dicts(chunk, classes)
+
+        return Stream(tables)
+    if _of(x, "pyarrow") and hasattr(x, "to_batches") and not hasattr(x, "column_names"):
+        return Stream(lambda: (_of_arrow(b) for b in x.to_batches(batch_size=_CHUNK) if b.num_rows))
+    return None
+
+
+def of_columns(x: Mapping[str, Any]) -> Table:
+    """Returns a dict of columns as a table."""
+    return Table("dict", list(x), lambda name: values_of(x[name], str(name)))
+
+
+def of_tuples(x: Any, fields: Fields, labelled: bool, pair: bool | None = None) -> Any:
+    """Returns a list of examples that are tuples as columns, and anything else unchanged.
+
+    Args:
+        x: such as ``[("a fine film", "positive")]``: the texts in the order of ``fields``, and the
+            label last.
+        fields: names of the texts.
+        labelled: whether examples have a label, unless they are too short for one.
+        pair: whether examples have the optional texts; None where both may be.
+
+    Raises:
+        ValueError: for tuples of different lengths.
+    """
+    if not isinstance(x, list) or not x or not isinstance(x[0], tuple):
+        return x
+    texts = (*fields.required, *(() if pair is False else fields.optional))
+    count, least = len(x[0]), len(fields.required)
+    with_label = fields.labelled and least < count <= len(texts) + 1
+    with_label = with_label and (labelled or count == len(texts) + 1)
+    if not (with_label or least <= count <= len(texts)):
+        return x
+    if fields.words and isinstance(x[0][0], str | bytes) and not (labelled and with_label):
+        return x  # tuples of words
+    for row, each in enumerate(x):
+        if not isinstance(each, tuple) or len(each) != count:
+            raise ValueError(
+                f"Example {row} must be a tuple of {count}, as the first one, got {each!r:.200}."
+            )
+    members = [list(column) for column in zip(*x, strict=True)]
+    last = members.pop() if with_label else None
+    found = dict(zip(texts, members, strict=False))
+    return {**found, LABEL: last} if labelled and with_label else found
+
+
+def selected(
+    table: Table, fields: Fields, columns: Columns | None = None, *, labelled: bool
+) -> dict[str, Any]:
+    """Returns a table's texts and label by the names that a task has for them.
+
+    Args:
+        table: the table; other columns are ignored.
+        fields: names of the texts.
+        columns: the columns of texts and ``label``, where these have other names; a list of
+            columns is one text of several strings.
+        labelled: whether to read the label, if there is one.
+
+    Raises:
+        ValueError: if a column, or a value in it, is missing.
+    """
+    columns = dict(columns or {})
+    known = (*fields.required, *fields.omissible, LABEL)
+    for name in columns:
+        if name not in known:
+            raise ValueError(f"columns: {unknown('text', name, known)}")
+    found = {}
+    for name in known:
+        if name == LABEL and not labelled:
+            continue
+        column = columns.get(name, name if name in table.names else _alias(name, table, fields))
+        if column is None:
+            if name in fields.required:
+                raise ValueError(
+                    f"The {table.kind} has no column {name!r}, only {table.names}; columns="
+                    f"{{{name!r}: …}} names another one."
+                )
+            continue
+        found[name] = _read(table, column)
+    return found
+
+
+def _alias(name: str, table: Table, fields: Fields) -> Any:
+    for feature, column in fields.aliases:
+        if feature == name and all(each in table.names for each in _each(column)):
+            return dict.fromkeys(column) if isinstance(column, tuple) else column
+    return None
+
+
+def _read(table: Table, column: Any) -> Any:
+    for name in _each(column):
+        if name not in table.names:
+            names = list(map(str, table.names))
+            raise ValueError(f"columns: {unknown('column', str(name), names)}")
+    if isinstance(column, Mapping):  # a label of several columns
+        return {name: complete(table.read(name), str(name)) for name in column}
+    if isinstance(column, list | tuple):
+        values = [complete(table.read(name), str(name)) for name in column]
+        return [list(row) for row in zip(*values, strict=True)]
+    return complete(table.read(column), str(column))
+
+
+def complete(values: Any, name: str) -> Any:
+    """Returns values, of which none may be missing.
+
+    Raises:
+        ValueError: for None; the message names row and column.
+    """
+    if isinstance(values, list):
+        missing = [row for row, value in enumerate(values) if value is None]
+        if missing:
+            raise ValueError(
+                f"Row {missing[0]} of {name!r} is missing, and {len(missing)} of {len(values)} "
+                "rows are; drop them, or fill them."
+            )
+    return values
+
+
+def values_of(x: Any, name: str = "") -> Any:
+    """Returns one column of another library as a list, and anything else unchanged.
+
+    Raises:
+        ValueError: if a value is missing.
+    """
+    if _of(x, "polars") and hasattr(x, "to_list"):
+        return complete(x.to_list(), getattr(x, "name", "") or name)
+    if hasattr(x, "to_pylist") and not hasattr(x, "column_names"):
+        return complete(x.to_pylist(), name)
+    if _of(x, "datasets") and hasattr(x, "__len__") and not hasattr(x, "column_names"):
+        return complete(list(x), name)
+    return x
+
+
+def _is_column(x: Any) -> bool:
+    return hasattr(x, "to_numpy") or _of(x, "datasets")
+
+
+def _each(column: Any) -> Iterable[Any]:
+    return column if isinstance(column, list | tuple | Mapping) else [column]
+
+
+def _of(x: Any, library: str) -> bool:
+    return type(x).__module__.partition(".")[0] == library
+
+
+def _of_dicts(
+    rows: Sequence[Mapping[str, Any]], classes: Mapping[str, list[str]] | None = None
+) -> Table:
+    classes = classes or {}
+
+    def read(name: str) -> list[Any]:
+        for row, each in enumerate(rows):
+            if not isinstance(each, Mapping) or name not in each:
+                raise ValueError(f"Row {row} has no {name!r}, got {each!r:.200}.")
+        return _with_names([each[name] for each in rows], classes.get(name))
+
+    return Table("list of dicts", list(rows[0]), read)
+
+
+def _of_arrow(table: Any) -> Table:
+    classes = class_names(table.schema.metadata)
+
+    def read(name: str) -> list[Any]:
+        return _with_names(table.column(name).to_pylist(), classes.get(name))
+
+    return Table("table", list(table.schema.names), read)
+
+
+def _with_names(values: list[Any], names: list[str] | None) -> list[Any]:
+    return values if names is None else [named(value, names) for value in values]
+
+
+def _classes_of(dataset: Any) -> dict[str, list[str]]:
+    """The names of classes by column, of a data set of ``datasets``, which may have no features."""
+    features = getattr(dataset, "features", None)
+    if not features:
+        return {}
+    content = {"info": {"features": features.to_dict()}}
+    return class_names({b"huggingface": json.dumps(content, default=str).encode()})
