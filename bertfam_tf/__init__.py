@@ -8,6 +8,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from bertfam_tf import keras_objects
 from bertfam_tf.lazy import lazy
 
 if TYPE_CHECKING:
@@ -104,5 +105,6 @@ def _quiet() -> None:
 
 
 _quiet()
+keras_objects.register()
 
 __getattr__, __dir__ = lazy(__name__, _HOME | _MODULES, __all__)

@@ -105,6 +105,17 @@ class TextLearner(Learner):
         self.compile(optimizer)
         self._compiled_by_user = False
 
+    def get_compile_config(self) -> dict[str, Any]:
+        """The arguments of ``compile``; of a model that ``fit`` compiled none, so that its next
+        ``fit`` has a schedule of its own."""
+        if not self._compiled_by_user:
+            return {}
+        return {**super().get_compile_config(), "accumulation_steps": self.accumulation_steps}
+
+    def compile_from_config(self, config: dict[str, Any]) -> None:
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        self.optimizer.build(self.trainable_variables)
+
     def fit(
         self,
         x: Any,

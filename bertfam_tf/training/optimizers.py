@@ -152,6 +152,7 @@ class _Adaptive(keras.optimizers.Optimizer):
         self.skip_nonfinite = skip_nonfinite
         self.gradient_norm = StepValue()
         self.skipped = StepValue()
+        self._no_decay: list[str] = []
 
     def apply(self, grads, trainable_variables=None):
         return super().apply(_dense(grads), trainable_variables)
@@ -207,9 +208,23 @@ class _Adaptive(keras.optimizers.Optimizer):
             raise ValueError("Weights must have different paths.")
         return dict(zip(paths, zip(self._momentums, self._velocities, strict=True), strict=True))
 
+    def exclude_from_weight_decay(self, var_list=None, var_names=None):
+        super().exclude_from_weight_decay(var_list, var_names)
+        self._no_decay = list(var_names or ())
+
     def get_config(self):
         names = ("factors", "bias_correction", "skip_nonfinite")
-        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
+        config = {**super().get_config(), **{name: getattr(self, name) for name in names}}
+        return {**config, "no_decay": list(self._no_decay)}
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        config = dict(config)
+        no_decay = config.pop("no_decay", None)
+        optimizer = super().from_config(config, custom_objects)
+        if no_decay:
+            optimizer.exclude_from_weight_decay(var_names=no_decay)
+        return optimizer
 
 
 @keras.saving.register_keras_serializable(package="bertfam_tf")
