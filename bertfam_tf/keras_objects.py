@@ -19,13 +19,14 @@ HOME = {
     "Backbone": "models.base",
     "Head": "heads.head",
     "Normal": "layers.initializers",
+    **dict.fromkeys(("AdamW", "Lamb"), "training.optimizers"),
     **dict.fromkeys(
-        ("AdamW", "Lamb", "OffsetSchedule", "PiecewiseSchedule", "WarmupLinearDecay"),
-        "training.optimizers",
+        ("OffsetSchedule", "PiecewiseSchedule", "WarmupLinearDecay"), "training.schedules"
     ),
     **dict.fromkeys(
         "AUC F1 MRR Matthews MicroF1 NDCG Pearson Precision Recall Spearman".split(), "metrics"
     ),
+    "TextPreprocessor": "text.preprocessor",
     "Perplexity": "tasks.causal_lm",
     "WordAccuracy": "tasks.tag_targets",
     **dict.fromkeys(

@@ -56,7 +56,9 @@ ALLOWED = {
 }
 # These use only Keras operations, so that they run on all backends.
 KERAS_ONLY = {"registry", "names", "layers", "models", "heads", "objectives"}
-KERAS_ONLY |= {f"training.{name}" for name in ("layouts", "learner", "optimizers", "step_value")}
+KERAS_ONLY |= {
+    f"training.{name}" for name in ("layouts", "learner", "optimizers", "schedules", "step_value")
+}
 # Runs exports without the code that created them.
 RUNTIME = "export.runtime"
 RUNTIME_READS = {RUNTIME, "lazy", "parsing"}

@@ -29,7 +29,7 @@ class TaskStorage:
     trainable: bool
     __call__: Callable[..., Any]
 
-    def signatures(self, **options: Any) -> dict[str, Signature]:
+    def signatures(self: Any, **options: Any) -> dict[str, Signature]:
         """Returns the functions of an export by name, as TF Serving calls them.
 
         Args:
@@ -48,7 +48,7 @@ class TaskStorage:
         """The tasks that an export answers for, by the names of their signatures: this one."""
         return {"": self}
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self: Any) -> dict[str, Any]:
         """The task's description that ``save`` and ``export`` store, sufficient to rebuild it."""
         return storage.describe(self)
 
@@ -64,7 +64,7 @@ class TaskStorage:
         }
 
     @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:
+    def from_config(cls: Any, config: dict[str, Any], custom_objects: Any = None) -> Any:
         task = cls(
             Backbone.from_config(config["backbone"]),
             tokenizer_from_files(config["tokenizer"]),
@@ -75,7 +75,7 @@ class TaskStorage:
             task.trainable = False
         return task
 
-    def save(self, directory: str | Path, overwrite: bool = True, **kwargs: Any) -> None:
+    def save(self: Any, directory: str | Path, overwrite: bool = True, **kwargs: Any) -> None:
         """Writes weights, config and tokenizer into ``directory``; ``bertfam_tf.load`` reads it.
 
         The directory is written atomically; an existing one is only replaced by a complete one.
@@ -93,11 +93,11 @@ class TaskStorage:
         else:
             storage.save(self, Path(directory), overwrite)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self: Any) -> tuple[Any, ...]:
         # A copy, also by way of a pickle, has what ``save`` writes, and is not compiled.
         return storage.unpacked, (storage.packed(self),)
 
-    def save_pretrained(self, directory: str | Path) -> None:
+    def save_pretrained(self: Any, directory: str | Path) -> None:
         """Writes a model that transformers reads: backbone, head, labels and tokenizer.
 
         ``transformers.pipeline(task, model=directory)`` gives the same answers, and so does this
@@ -117,7 +117,7 @@ class TaskStorage:
         publish.save_pretrained(self, directory)
 
     def export(
-        self,
+        self: Any,
         directory: str | Path,
         version: int | None = None,
         *,
@@ -148,7 +148,7 @@ class TaskStorage:
             return self.export_tflite(directory, **kwargs)
         return export_saved_model(self, directory, version=version, **kwargs)
 
-    def export_tflite(self, file: str | Path, **kwargs: Any) -> Path:
+    def export_tflite(self: Any, file: str | Path, **kwargs: Any) -> Path:
         """Writes a ``.tflite`` file for mobile devices, as ``bertfam_tf.export.export_tflite``.
 
         Args:
