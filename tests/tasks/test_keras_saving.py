@@ -127,7 +127,7 @@ def test_tasks_have_configs_and_clones(task):
     clone = keras.models.clone_model(task)
     clone.set_weights(task.get_weights())
     inputs = task.preprocess({"text": tf.constant(TEXTS)})
-    np.testing.assert_array_equal(clone(inputs), task(inputs))
+    np.testing.assert_allclose(clone(inputs), task(inputs), atol=1e-5)  # computes padding
 
 
 def test_a_checkpoint_of_fit_is_a_keras_file(task, tmp_path):
@@ -163,6 +163,16 @@ def test_names_of_files_that_are_no_models(task, tmp_path):
     with pytest.raises(FileExistsError):
         task.save(tmp_path / "task.keras", overwrite=False)
     assert [file.name for file in tmp_path.iterdir()] == ["task.keras"]
+
+
+def test_formats_of_exports(task, tmp_path):
+    with pytest.raises(ValueError, match="format must be tf_saved_model or litert, got 'onnx'"):
+        task.export(tmp_path / "models" / "desk", format="onnx")
+    with pytest.raises(TypeError, match="frmat"):
+        task.export(tmp_path / "models" / "desk", frmat="litert")
+    with pytest.raises(ValueError, match="version must be None for format='litert'"):
+        task.export(tmp_path / "desk.tflite", 2, format="litert")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_tokenizer_with_a_strange_file_is_refused(task):
