@@ -84,7 +84,8 @@ def test_exports_a_functional_model(priced, tmp_path):
     inputs = {"text": np.array([x.encode() for x in TEXTS], object)}
     inputs["price"] = np.array([[1, 2], [3, 4]], "float32")
     answers = servable.run("serving_default", inputs)
-    expected = priced({"text": tf.constant(TEXTS), "price": inputs["price"]})["scores"]
+    given = {"text": tf.constant(TEXTS), "price": tf.constant(inputs["price"])}
+    expected = priced(given)["scores"]
     np.testing.assert_allclose(answers["scores"], expected, atol=1e-6)
     card = json.loads((directory / "assets.extra" / "bertfam.json").read_text())
     assert card["signatures"]["serving_default"]["inputs"]["text"]["shape"] == [-1]
