@@ -6,7 +6,6 @@ import pytest
 import tensorflow as tf
 
 import bertfam_tf as bf
-from tests.selection import only_in
 
 TEXTS = ["a fine film", "it was dull", "so so", "fine"]
 LABELS = ["positive", "negative", "neutral", "positive"]
@@ -34,7 +33,7 @@ def test_a_rate_that_a_schedule_decides_is_refused_before_training(classifier):
     classifier.fit(TEXTS, LABELS, callbacks=[plateau], verbose=0)
 
 
-@only_in("extended", "float16")
+@pytest.mark.extended
 @pytest.mark.parametrize("policy", ["bfloat16", "float16"])
 def test_pure_half_precision_learns_with_the_default_optimizer(policy, smallest):
     keras.config.set_dtype_policy(policy)

@@ -142,6 +142,7 @@ def test_a_checkpoint_of_fit_is_a_keras_file(task, tmp_path):
         np.testing.assert_array_equal(scores(loaded), scores(task))
 
 
+@pytest.mark.extended
 def test_a_compiled_task_goes_on_where_it_was(task, tmp_path):
     task.compile(bf.optimizers.adamw(1e-3, total_steps=8), metrics=["accuracy"])
     task.fit(TEXTS, LABELS, verbose=0)
