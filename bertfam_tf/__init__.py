@@ -8,6 +8,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from bertfam_tf import keras_objects
 from bertfam_tf.lazy import lazy
 
 if TYPE_CHECKING:
@@ -44,7 +45,10 @@ if TYPE_CHECKING:
         save_pretrained as save_pretrained,
         to_keras_hub as to_keras_hub,
     )
-    from bertfam_tf.text import load_tokenizer as load_tokenizer
+    from bertfam_tf.text import (
+        TextPreprocessor as TextPreprocessor,
+        load_tokenizer as load_tokenizer,
+    )
     from bertfam_tf.training import (
         layouts as layouts,
         optimizers as optimizers,
@@ -81,11 +85,14 @@ _HOME = {
     "TextClassifier": "tasks",
     "TextEmbedder": "tasks",
     "TextRegressor": "tasks",
+    "TextPreprocessor": "text",
     "TokenTagger": "tasks",
     "ZeroShotClassifier": "tasks",
 }
 
 _MODULES = {name: f"training.{name}" for name in ("layouts", "optimizers", "tuning")}
+# A package that can be called: ``bertfam_tf.export(model, directory)``.
+_MODULES["export"] = "export"
 
 __all__ = ["__version__", *_HOME]
 
@@ -104,5 +111,6 @@ def _quiet() -> None:
 
 
 _quiet()
+keras_objects.register()
 
 __getattr__, __dir__ = lazy(__name__, _HOME | _MODULES, __all__)

@@ -19,7 +19,7 @@ PACKAGE = ROOT / "bertfam_tf"
 SERVER = ROOT / "serving" / "server" / "bertfam_serve"
 
 LAYERS = [
-    {"lazy", "names", "files", "attention_html", "generation"},
+    {"lazy", "keras_objects", "names", "files", "attention_html", "generation"},
     {"parsing", "validation"},
     {"registry"},
     {"sources"},
@@ -49,14 +49,16 @@ ALLOWED = {
     ("layers.tracing", "_function"),
     ("layers.tracing", "_recomputed"),
     ("layers.tracing", "call_once_traced"),
-    ("tasks.task", "Task.export"),
-    ("tasks.task", "Task.export_tflite"),
-    ("tasks.task", "Task.signatures"),
+    ("tasks.task_storage", "TaskStorage.export"),
+    ("tasks.task_storage", "TaskStorage.export_tflite"),
+    ("tasks.task_storage", "TaskStorage.signatures"),
     ("tasks.multi_task", "MultiTask.export"),
 }
 # These use only Keras operations, so that they run on all backends.
 KERAS_ONLY = {"registry", "names", "layers", "models", "heads", "objectives"}
-KERAS_ONLY |= {f"training.{name}" for name in ("layouts", "learner", "optimizers", "step_value")}
+KERAS_ONLY |= {
+    f"training.{name}" for name in ("layouts", "learner", "optimizers", "schedules", "step_value")
+}
 # Runs exports without the code that created them.
 RUNTIME = "export.runtime"
 RUNTIME_READS = {RUNTIME, "lazy", "parsing"}

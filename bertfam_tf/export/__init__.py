@@ -1,6 +1,8 @@
 """Exports whose graph takes raw text and returns answers: SavedModels and ``.tflite`` files."""
 
-from typing import TYPE_CHECKING
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from bertfam_tf.lazy import lazy
 
@@ -20,3 +22,13 @@ _HOME = {
 __all__ = ["BatchingOptions", "ExportError", "export_saved_model", "export_tflite"]
 
 __getattr__, __dir__ = lazy(__name__, _HOME, __all__)
+
+
+class _Export(ModuleType):
+    """Lets ``bertfam_tf.export(model, directory)`` be called, as ``export_saved_model``."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.export_saved_model(*args, **kwargs)
+
+
+sys.modules[__name__].__class__ = _Export

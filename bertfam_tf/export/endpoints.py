@@ -11,7 +11,8 @@ import tensorflow as tf
 from bertfam_tf.export.guards import InputLimits, with_input_checks
 from bertfam_tf.export.in_graph_batching import BatchingOptions, batch_requests
 from bertfam_tf.export.runtime.servable import DEFAULT_SIGNATURE
-from bertfam_tf.export.signatures import packed_value_counts, signatures
+from bertfam_tf.export.signatures import packed_value_counts
+from bertfam_tf.export.text_model import TextModel
 from bertfam_tf.export.weights import StoredWeights
 from bertfam_tf.names import unexpected
 from bertfam_tf.tasks import MultiTask, Task
@@ -75,7 +76,7 @@ class Endpoint(NamedTuple):
         """Returns ``rows`` copies of one sentence as inputs, for warm-up and as a valid request."""
         return self._inputs(
             {
-                name: np.full((rows, *spec.shape[1:]), _SAMPLES[0], object)
+                name: _column(spec, [_SAMPLES[0]] * rows)
                 for name, spec in self.task.feature_specs.items()
             }
         )
@@ -92,7 +93,7 @@ class Endpoint(NamedTuple):
 
 
 def endpoints(
-    task: Task | MultiTask,
+    task: Task | MultiTask | TextModel,
     weights: StoredWeights,
     batching: BatchingOptions | None,
     **options: Any,
@@ -119,7 +120,7 @@ def endpoints(
             raise TypeError(unexpected("export", sorted(options), []))
         # The default signature first: classify and regress signatures call its graph.
         default = DEFAULT_SIGNATURE
-        listed = sorted(signatures(member, **options).items(), key=lambda x: x[0] != default)
+        listed = sorted(member.signatures(**options).items(), key=lambda x: x[0] != default)
         answer = None
         for key, signature in listed:
             if name and (signature.method != "predict" or key == "ids"):
@@ -188,8 +189,18 @@ def edge_case_texts(task: Task) -> dict[str, np.ndarray]:
     for shift, (name, spec) in enumerate(task.feature_specs.items()):
         count = int(np.prod(spec.shape[1:]))
         columns = [np.roll(np.array(_SAMPLES, object), shift + i) for i in range(count)]
-        texts[name] = np.stack(columns, axis=1).reshape(-1, *spec.shape[1:])
+        rows = np.stack(columns, axis=1).reshape(-1, *spec.shape[1:])
+        texts[name] = rows if spec.dtype == tf.string else _column(spec, _SAMPLES)
     return texts
+
+
+def _column(spec: tf.TensorSpec, texts: list[bytes]) -> np.ndarray:
+    """A column of inputs (rows, …): of each row its text, or ones where inputs are numbers."""
+    shape = (len(texts), *(size or 1 for size in spec.shape[1:]))
+    if spec.dtype != tf.string:
+        return np.ones(shape, spec.dtype.as_numpy_dtype)
+    columns = np.array(texts, object).reshape(-1, *[1] * (len(shape) - 1))
+    return np.broadcast_to(columns, shape).copy()
 
 
 def examples(texts: dict[str, np.ndarray]) -> list[bytes]:

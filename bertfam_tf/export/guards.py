@@ -166,7 +166,9 @@ def invalid_requests(
     for name, spec in specs.items():
         for shape in _SHAPES:
             if not spec.shape.is_compatible_with(shape):
-                value = np.full(shape, *(b"a", object) if spec.dtype == tf.string else (0, "int32"))
+                of_string = spec.dtype == tf.string
+                dtype: Any = object if of_string else spec.dtype.as_numpy_dtype
+                value = np.full(shape, b"a" if of_string else 0, dtype)
                 yield f"{name} of shape {shape}", {**good, name: value}
                 yield f"all inputs of shape {shape}", dict.fromkeys(specs, value)
         if len(specs) > 1:

@@ -12,6 +12,7 @@ from typing import Any
 import bertfam_tf
 from bertfam_tf.export.endpoints import Endpoint
 from bertfam_tf.export.in_graph_batching import BatchingOptions
+from bertfam_tf.export.text_model import TextModel
 from bertfam_tf.sources import sha256
 from bertfam_tf.tasks import MultiTask, Task
 
@@ -21,7 +22,7 @@ _LIBRARIES = ("tensorflow", "tensorflow-text", "keras")
 def write_card(
     file: Path,
     directory: Path,
-    task: Task | MultiTask,
+    task: Task | MultiTask | TextModel,
     endpoints: dict[str, Endpoint],
     *,
     dtype: str,

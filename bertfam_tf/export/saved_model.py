@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
@@ -25,10 +26,10 @@ from bertfam_tf.export.runtime.loader import CARD, EXTRA, load
 from bertfam_tf.export.runtime.servable import DEFAULT_SIGNATURE, Servable
 from bertfam_tf.export.runtime.status import Code, ServingError
 from bertfam_tf.export.signatures import signatures
+from bertfam_tf.export.text_model import TextModel
 from bertfam_tf.export.warmup import write_warmup
 from bertfam_tf.export.weights import Precision, StoredWeights, check_precision
 from bertfam_tf.tasks import MultiTask, Task
-from bertfam_tf.text import Tokenizer
 
 _LABELS = "labels"
 # Rows of the warm-up requests: a single text, and a batch.
@@ -46,7 +47,7 @@ class ExportError(RuntimeError):
 
 
 def export_saved_model(
-    task: Task | MultiTask,
+    task: Task | MultiTask | keras.Model,
     directory: str | os.PathLike[str],
     *,
     version: int | None = None,
@@ -76,9 +77,13 @@ def export_saved_model(
     of undeclared shapes, inputs with different numbers of rows, examples without tokens or labels,
     and ids out of range, with INVALID_ARGUMENT. The export is checked with such requests too.
 
+    A Keras model of raw text, whose first layer is a ``TextPreprocessor``, has ``serving_default``
+    alone: its inputs have their names in the model, a single one without a name is ``text``; its
+    outputs are float32 and have the names of the model's dict, or are ``output_0``, ….
+
     Args:
-        task: a task, or several. A classifier that is not configured for pairs and has seen no data
-            yet is exported for single texts.
+        task: a task, or several, or a Keras model of raw text. A classifier that is not configured
+            for pairs and has seen no data yet is exported for single texts.
         directory: the model's base path; it is created if missing.
         version: the version number; None takes the next one.
         dtype: the dtype of stored matrices: ``"float32"``, ``"bfloat16"``, ``"int8-weights"`` or
@@ -108,6 +113,8 @@ def export_saved_model(
             it accepts requests that do not match its signatures.
         OSError: if writing fails, for example because the disk is full; no version was added.
     """
+    if isinstance(task, keras.Model) and not isinstance(task, Task | MultiTask):
+        task = TextModel(task)
     base = Path(directory)
     if version is not None and version < 0:
         raise ValueError(f"version must be at least 0, got {version}.")
@@ -118,8 +125,8 @@ def export_saved_model(
                 raise ValueError(f"{name} is only for dtype='int8', got dtype={dtype!r}.")
     elif not isinstance(task, Task):
         raise ValueError(
-            "dtype='int8' is for one task, whose texts it is calibrated with; several have "
-            "'float32', 'bfloat16' or 'int8-weights'."
+            "dtype='int8' is for one task, whose texts it is calibrated with; several, and other "
+            "models, have 'float32', 'bfloat16' or 'int8-weights'."
         )
     # Together, a server of either directory has the same versions.
     bases = [base, *([fallback_directory(base)] if fallback else [])]
@@ -131,6 +138,7 @@ def export_saved_model(
     with contextlib.ExitStack() as stack:
         layers = None
         if dtype == "int8":
+            assert isinstance(task, Task)
             layers = _calibrated(task, calibration, batching, options)
         # Serving loads every child whose name is a number, even one that is being written.
         scratch = [
@@ -180,7 +188,7 @@ def _calibrated(
 
 
 def _make(
-    task: Task | MultiTask,
+    task: Task | MultiTask | TextModel,
     directory: Path,
     dtype: Precision,
     layers: Int8Layers | None,
@@ -240,7 +248,9 @@ def _next(bases: list[Path]) -> int:
     return max((number for base in bases for number in _versions(base)), default=0) + 1
 
 
-def _write(task: Task | MultiTask, directory: Path, traced: dict[str, Endpoint]) -> None:
+def _write(
+    task: Task | MultiTask | TextModel, directory: Path, traced: dict[str, Endpoint]
+) -> None:
     functions = {name: endpoint.function for name, endpoint in traced.items()}
     assets = directory.with_name("assets")
     task.tokenizer.save(assets)
@@ -250,12 +260,13 @@ def _write(task: Task | MultiTask, directory: Path, traced: dict[str, Endpoint])
             lines = [" ".join(label.splitlines()) + "\n" for label in member.class_names]
             file = f"{_LABELS}_{name}.txt" if name else f"{_LABELS}.txt"
             (assets / file).write_text("".join(lines), "utf-8")
-    write_functions(functions, task.tokenizer, directory, sorted(assets.iterdir()))
+    resources = task.resources if isinstance(task, TextModel) else task.tokenizer
+    write_functions(functions, resources, directory, sorted(assets.iterdir()))
 
 
 def write_functions(
     functions: dict[str, Any],
-    tokenizer: Tokenizer,
+    resources: tf.Module,
     directory: str | os.PathLike[str],
     assets: Iterable[Path] = (),
 ) -> None:
@@ -263,7 +274,7 @@ def write_functions(
 
     Args:
         functions: signature name to concrete function.
-        tokenizer: the tokenizer that owns the lookup tables of the functions.
+        resources: what owns the lookup tables of the functions, such as a tokenizer.
         directory: the target.
         assets: the files to include as assets.
 
@@ -278,7 +289,7 @@ def write_functions(
     )
     module.resources = [
         trackable
-        for trackable in tf.train.TrackableView(tokenizer).descendants()
+        for trackable in tf.train.TrackableView(resources).descendants()
         if id(getattr(trackable, "_resource_handle", None)) in captured
     ]
     module.assets = [tf.saved_model.Asset(str(file)) for file in assets]

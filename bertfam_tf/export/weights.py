@@ -13,6 +13,7 @@ from keras import ops
 
 from bertfam_tf.export.int8 import Int8Layers
 from bertfam_tf.export.substitution import substituted_calls
+from bertfam_tf.export.text_model import TextModel
 from bertfam_tf.tasks import MultiTask, Task
 from bertfam_tf.validation import one_of
 
@@ -48,7 +49,7 @@ class StoredWeights:
 
     def __init__(
         self,
-        task: Task | MultiTask,
+        task: Task | MultiTask | TextModel,
         precision: Precision = "float32",
         layers: Int8Layers | None = None,
     ):

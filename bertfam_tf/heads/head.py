@@ -1,5 +1,7 @@
 """A head, built from its spec in the registry."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,6 +16,7 @@ from bertfam_tf.names import unknown
 _SUFFIX = "_head"
 
 
+@keras.saving.register_keras_serializable(package="bertfam_tf")
 class Head(keras.layers.Layer):
     """A head, which maps a backbone's outputs to logits: ``logits(select(outputs))``.
 
@@ -25,9 +28,11 @@ class Head(keras.layers.Layer):
         layers: which hidden states ``combination`` takes, by their index from 0; none of them where
             ``reads`` is a tensor.
         combination: the layer that combines them into the head's input; None without ``layers``.
+        origin: how ``build`` made it, for ``get_config``; None for a head of other layers.
 
     Call:
-        outputs: the outputs of a backbone.
+        outputs: the outputs of a backbone. The first call of a head from ``from_config`` that is
+            tied to a token embedding must be on symbolic ones: it is tied to their backbone.
         targets: the same as for ``logits``.
 
     Returns:
@@ -44,9 +49,11 @@ class Head(keras.layers.Layer):
         num_labels: int | None = None,
         layers: Sequence[int] = (),
         combination: keras.layers.Layer | None = None,
+        origin: Origin | None = None,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
+        self._origin = origin
         self.reads = reads
         self.layers = tuple(layers)
         self.combination = combination
@@ -82,6 +89,43 @@ class Head(keras.layers.Layer):
             x = part(x)
         x = self.parts[-1](x) if targets is None else self.parts[-1](x, targets=targets)
         return ops.squeeze(x, -1) if self.scalar else x
+
+    def __call__(self, outputs, *args, **kwargs):
+        if self._origin is not None:
+            self._origin.tie(outputs, self)
+        return super().__call__(outputs, *args, **kwargs)
+
+    def get_config(self) -> dict[str, Any]:
+        if self._origin is None:
+            return super().get_config()
+        return {
+            "family": self._origin.family,
+            "config": self._origin.config.to_dict(),
+            "kind": self.kind,
+            "num_labels": self.num_labels,
+            "layers": list(self.layers) or None,
+            "combine": None if self.combination is None else self.combination.how,
+            **super().get_config(),  # name, trainable, dtype
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Head:
+        fields = dict(config)
+        record = registry.get(fields.pop("family"))
+        typed: Any = record.config.from_dict(fields.pop("config"))
+        policy = keras.dtype_policies.get(fields.pop("dtype"))
+        return _make(
+            Origin(record.name, typed),
+            _spec(record, fields.pop("kind")),
+            policy,
+            fields.pop("num_labels"),
+            fields.pop("layers") or (),
+            fields.pop("combine"),
+            **fields,
+        )
+
+    def get_build_config(self) -> None:
+        """Leaves building to the first call, which has the backbone's shapes and embedding."""
 
     def build(self, input_shape):
         shape = input_shape[self.reads]
@@ -190,9 +234,7 @@ def build(
             not read the vectors of all tokens.
     """
     record = registry.get(backbone.family)
-    if name not in record.heads:
-        raise ValueError(unknown(f"head of {record.name}", name, record.heads))
-    spec = record.heads[name]
+    spec = _spec(record, name)
     if spec.reads == "pooled_output" and spec.reads not in backbone.output:
         raise ValueError(
             f"This {record.name} backbone has no pooler, whose output the {name} head reads."
@@ -202,17 +244,7 @@ def build(
             "needs num_labels" if spec.has_labels else "has a fixed width and takes no num_labels"
         )
         raise ValueError(f"The {name} head of {record.name} {says}.")
-    values, policy = _Values(backbone, num_labels), backbone.dtype_policy
-    parts = []
-    for i, part in enumerate(spec.parts):
-        dtype = policy
-        # Logits are computed in full precision: half of it is too coarse for a loss.
-        if part is spec.parts[-1] and policy.compute_dtype in ("float16", "bfloat16"):
-            dtype = "float32"
-        layer_name = getattr(part, "name", f"part_{i}")
-        parts.append(_LAYERS[type(part)](part, values, name=layer_name, dtype=dtype))
-    scalar = getattr(spec.parts[-1], "width", None) == 1
-    reads, chosen, combination = spec.reads, [], None
+    reads, chosen = spec.reads, []
     shapes: dict[str, Any] = {
         key: x.shape for key, x in backbone.output.items() if hasattr(x, "shape")
     }
@@ -222,19 +254,18 @@ def build(
                 f"The {name} head of {record.name} reads {reads}; layers are for heads that read "
                 "the vectors of all tokens."
             )
-        reads = "hidden_states"
-        shapes[reads] = [x.shape for x in backbone.output[reads]]
-        chosen = chosen_layers(layers, shapes[reads], combine)
-        combination = building.LayerCombination(combine, name="features", dtype=policy)
-    head = Head(
-        reads,
-        parts,
-        scalar,
+        shapes["hidden_states"] = [x.shape for x in backbone.output["hidden_states"]]
+        chosen = chosen_layers(layers, shapes["hidden_states"], combine)
+    origin = Origin(backbone.family, backbone.config)
+    origin.embedding = backbone.parts["token_embedding"] if origin.ties(spec) else None
+    head = _make(
+        origin,
+        spec,
+        backbone.dtype_policy,
         num_labels,
         chosen,
-        combination,
+        combine if chosen else None,
         name=name + _SUFFIX,
-        dtype=policy,
     )
     head.build(shapes)
     return head
@@ -270,12 +301,90 @@ def chosen_layers(layers: Sequence[int] | str, shapes: Sequence[Any], combine: s
     return chosen
 
 
+class Origin:
+    """The family and config that a head's layers are made for, and the embedding it is tied to.
+
+    Args:
+        family: the family of the backbone.
+        config: the config of the backbone.
+
+    Attributes:
+        embedding: the backbone's token embedding; None for a head that is not tied to it, or not
+            yet. It stays the backbone's layer: Keras does not look into this class.
+    """
+
+    def __init__(self, family: str, config: Any):
+        self.family = family
+        self.config = config
+        self.embedding: Any = None
+
+    @staticmethod
+    def ties(spec: registry.HeadSpec) -> bool:
+        """Returns whether a head has the weights of the token embedding."""
+        return any(type(part) in _TIED for part in spec.parts)
+
+    def tie(self, outputs: Any, head: Head) -> None:
+        """Ties the head to the embedding of the backbone whose outputs these are.
+
+        Raises:
+            ValueError: for a head that is not tied to an embedding yet, if the outputs are not
+                symbolic outputs of a backbone.
+        """
+        if self.embedding is not None or not self.ties(_spec(registry.get(self.family), head.kind)):
+            return
+        for tensor in keras.tree.flatten(outputs):
+            backbone = getattr(getattr(tensor, "_keras_history", None), "operation", None)
+            if isinstance(backbone, Backbone):
+                self.embedding = backbone.parts["token_embedding"]
+                return
+        raise ValueError(
+            f"The {head.kind} head is tied to the token embedding of its backbone: its first call "
+            "must be on the backbone's symbolic outputs, as in a functional model; or make it with "
+            "heads.build(backbone, …)."
+        )
+
+
+def _spec(record: registry.Family, name: str) -> registry.HeadSpec:
+    if name not in record.heads:
+        raise ValueError(unknown(f"head of {record.name}", name, record.heads))
+    return record.heads[name]
+
+
+def _make(
+    origin: Origin,
+    spec: registry.HeadSpec,
+    policy: keras.DTypePolicy,
+    num_labels: int | None,
+    layers: Sequence[int],
+    combine: str | None,
+    **kwargs: Any,
+) -> Head:
+    """Returns a head that is not built yet."""
+    values = _Values(origin, num_labels)
+    parts = []
+    for i, part in enumerate(spec.parts):
+        dtype: Any = policy
+        # Logits are computed in full precision: half of it is too coarse for a loss.
+        if part is spec.parts[-1] and policy.compute_dtype in ("float16", "bfloat16"):
+            dtype = "float32"
+        layer_name = getattr(part, "name", f"part_{i}")
+        parts.append(_LAYERS[type(part)](part, values, name=layer_name, dtype=dtype))
+    scalar = getattr(spec.parts[-1], "width", None) == 1
+    reads, combination = spec.reads, None
+    if combine is not None:
+        reads = "hidden_states"
+        combination = building.LayerCombination(combine, name="features", dtype=policy)
+    return Head(
+        reads, parts, scalar, num_labels, layers, combination, origin, dtype=policy, **kwargs
+    )
+
+
 class _Values:
     """The values of a spec's fields for one backbone."""
 
-    def __init__(self, backbone: Backbone, num_labels: int | None):
-        self.backbone = backbone
-        self.config = backbone.config
+    def __init__(self, origin: Origin, num_labels: int | None):
+        self.origin = origin
+        self.config = origin.config
         self.num_labels = num_labels
 
     def __call__(self, value: Any) -> Any:
@@ -312,10 +421,10 @@ def _norm(part: registry.NormSpec, values: _Values, **kwargs: Any) -> keras.laye
 def _tied_output(
     part: registry.TiedOutputSpec, values: _Values, **kwargs: Any
 ) -> keras.layers.Layer:
-    embedding = values.backbone.parts["token_embedding"]
+    origin = values.origin
     # In a function, so that Keras does not count the table among the head's own weights.
     return TiedOutput(
-        lambda: embedding.embeddings,
+        lambda: origin.embedding.embeddings,
         values.config.vocab_size,
         use_bias=part.bias is not None,
         wider=part.more is not None,
@@ -327,8 +436,10 @@ def _tied_output(
 def _adaptive_softmax(
     part: registry.AdaptiveSoftmaxSpec, values: _Values, **kwargs: Any
 ) -> keras.layers.Layer:
-    embedding = values.backbone.parts["token_embedding"]
-    return building.AdaptiveSoftmax(lambda: embedding, values.config.initializer_range, **kwargs)
+    origin = values.origin
+    return building.AdaptiveSoftmax(
+        lambda: origin.embedding, values.config.initializer_range, **kwargs
+    )
 
 
 _LAYERS: dict[type, Callable[..., keras.layers.Layer]] = {
@@ -338,3 +449,4 @@ _LAYERS: dict[type, Callable[..., keras.layers.Layer]] = {
     registry.TiedOutputSpec: _tied_output,
     registry.AdaptiveSoftmaxSpec: _adaptive_softmax,
 }
+_TIED = (registry.TiedOutputSpec, registry.AdaptiveSoftmaxSpec)

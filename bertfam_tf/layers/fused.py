@@ -95,6 +95,14 @@ class Dense(keras.layers.Dense):
         x = tf.nn.bias_add(ops.matmul(x, self.kernel), ops.convert_to_tensor(self.bias))
         return x if self.activation is None else self.activation(x)
 
+    def quantize(self, mode=None, type_check=True, config=None):
+        # Keras only warns about layers that are not implemented, and leaves them as they are.
+        raise ValueError(
+            f"The layer {self.path!r} of bertfam_tf cannot be quantized in place: a task's "
+            "export(directory, dtype='int8' or 'int8-weights') and export_tflite(file, "
+            "quantize='int8') write quantized models, and leave this one as it is."
+        )
+
 
 class LayerNormalization(keras.layers.LayerNormalization):
     """``keras.layers.LayerNormalization`` over the last axis; arguments and call are the same."""

@@ -54,6 +54,7 @@ def _check_two(metric: keras.metrics.Metric, y_true: Any, y_pred: Any) -> None:
         )
 
 
+@keras.saving.register_keras_serializable(package="bertfam_tf")
 class F1(_OfTwoLabels):
     """F1 of the second of two labels (harmonic mean of precision and recall); 0 if undefined.
 
@@ -70,6 +71,7 @@ class F1(_OfTwoLabels):
         return self._f1()
 
 
+@keras.saving.register_keras_serializable(package="bertfam_tf")
 class Precision(_OfTwoLabels):
     """Precision of the second of two labels: correct predictions of it / predictions of it; 0 for
     none.
@@ -85,6 +87,7 @@ class Precision(_OfTwoLabels):
         return _ratio(true_positives, true_positives + false_positives)
 
 
+@keras.saving.register_keras_serializable(package="bertfam_tf")
 class Recall(_OfTwoLabels):
     """Recall of the second of two labels: correct predictions of it / examples of it; 0 for none.
 
@@ -99,6 +102,7 @@ class Recall(_OfTwoLabels):
         return _ratio(true_positives, true_positives + false_negatives)
 
 
+@keras.saving.register_keras_serializable(package="bertfam_tf")
 class AUC(keras.metrics.AUC):
     """``keras.metrics.AUC`` of the second of two labels: the area under the ROC curve.
 
@@ -121,6 +125,7 @@ class AUC(keras.metrics.AUC):
         super().update_state(ops.reshape(y_true, (-1,)), score, sample_weight)
 
 
+@keras.saving.register_keras_serializable(package="bertfam_tf")
 class Matthews(_OfTwoLabels):
     """Matthews correlation coefficient for two labels (Matthews 1975), CoLA's metric.
 
@@ -137,6 +142,7 @@ class Matthews(_OfTwoLabels):
         return _ratio(a * d - b * c, below)
 
 
+@keras.saving.register_keras_serializable(package="bertfam_tf")
 class MicroF1(_Counts):
     """Micro-averaged F1 of a classifier with independent labels; 0 if undefined.
 

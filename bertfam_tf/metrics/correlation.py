@@ -13,6 +13,7 @@ import tensorflow as tf
 _CONSTANT = 1e-13
 
 
+@keras.saving.register_keras_serializable(package="bertfam_tf")
 class Pearson(keras.metrics.Metric):
     """Pearson correlation over all examples; 0 for fewer than two, or if either input is constant.
 
@@ -38,6 +39,7 @@ class Pearson(keras.metrics.Metric):
         return tf.cast(_correlation(*map(tf.convert_to_tensor, self._sums)), self.dtype)
 
 
+@keras.saving.register_keras_serializable(package="bertfam_tf")
 class Spearman(keras.metrics.Metric):
     """Spearman's rank correlation over all examples; ties get the mean of their ranks.
 

@@ -47,6 +47,7 @@ class _OfLists(keras.metrics.Mean):
         return {**super().get_config(), "k": self.k}
 
 
+@keras.saving.register_keras_serializable(package="bertfam_tf")
 class NDCG(_OfLists):
     """Normalized discounted cumulative gain of the first ``k`` documents (Järvelin and Kekäläinen,
     2002), with the relevance itself as the gain, as trec_eval and scikit-learn compute it."""
@@ -59,6 +60,7 @@ class NDCG(_OfLists):
         return tf.math.divide_no_nan(_discounted(ranked), _discounted(best))
 
 
+@keras.saving.register_keras_serializable(package="bertfam_tf")
 class MRR(_OfLists):
     """Mean reciprocal rank of the first relevant document among the first ``k``; 0 if none is."""
 

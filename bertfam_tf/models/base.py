@@ -308,11 +308,32 @@ class Backbone(keras.Model):
         """Maximum length of an input; None for relative positions, which have no maximum."""
         return getattr(self.config, "max_positions", None)
 
+    def export(self, filepath: Any, format: str = "tf_saved_model", **kwargs: Any) -> None:
+        """As ``keras.Model.export``, with the inputs of ``token_inputs``.
+
+        Outputs are single tensors: layer ``i`` of ``hidden_states`` is ``hidden_states_i``.
+        """
+        inputs = {
+            name: keras.Input(spec.shape[1:], dtype=spec.dtype, name=name)
+            for name, spec in self.token_inputs.items()
+        }
+        paths = keras.tree.flatten_with_path(self(inputs))
+        outputs = {"_".join(map(str, path)): tensor for path, tensor in paths}
+        keras.Model(inputs, outputs, name=self.name).export(filepath, format=format, **kwargs)
+
+    def _run_through_graph(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        # Keras' clone_model, which alone passes both functions, clones layer by layer. The layers
+        # of a backbone share parts, so it is cloned as a whole.
+        if kwargs.keys() >= {"operation_fn", "call_fn"}:
+            return kwargs["operation_fn"](self)(inputs)
+        return super()._run_through_graph(inputs, *args, **kwargs)
+
     def get_config(self) -> dict[str, Any]:
         return {
             "family": self.family,
             "config": self.config.to_dict(),
             "name": self.name,
+            "trainable": self.trainable,
             "dtype": keras.saving.serialize_keras_object(self.dtype_policy),
             "unpadded": self.parts.unpadded,
             "outputs": self.parts.outputs,

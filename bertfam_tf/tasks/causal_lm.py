@@ -34,6 +34,7 @@ _PROMPT = replace(A_THEN_B, pad_left=True)
 _REPLACEMENT = "\ufffd"
 
 
+@keras.saving.register_keras_serializable(package="bertfam_tf")
 class Perplexity(keras.metrics.Mean):
     """exp of the mean loss of a token, over all tokens with a nonzero weight."""
 

@@ -47,9 +47,11 @@ class Targets:
 
     Attributes:
         padding: of targets with a value for each token, the value at padding.
+        classes: the number of classes, of which each example has one; 0 for other targets.
     """
 
     padding: int = 0
+    classes: int = 0
 
     def prepared(self, x: Any, y: Any) -> tuple[Any, Any]:
         """Converts the texts and labels of users to arrays or a data set of a single structure."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import keras
@@ -177,11 +177,13 @@ class TaskInference:
                 ``{"text": "review"}``; None where they have the task's names.
 
         Returns:
-            a list, or an array, with an answer for each example, as the class documents.
+            a list, or an array, with an answer for each example, as the class documents; of
+            length 0 for an empty list.
 
         Raises:
-            ValueError: for data of an unknown structure, missing values, no data, a language that
-                the backbone does not have, or both a language and a column of languages.
+            ValueError: for data of an unknown structure, missing values, a data set without data,
+                a language that the backbone does not have, or both a language and a column of
+                languages.
             TypeError: for an argument that does not exist.
         """
         refuse("predict", others, arguments(TaskInference.predict))
@@ -209,6 +211,17 @@ class TaskInference:
         **loop: Any,
     ) -> Any:
         """Answers of ``function`` for texts of any structure, converted by ``to_python``."""
+        if _has_no_rows(x):
+            shapes = {name: spec.shape[1:] for name, spec in self.feature_specs.items()}
+            nothing = {
+                name: tf.zeros([0, *(size or 0 for size in shape)], tf.string)
+                for name, shape in shapes.items()
+            }
+            graph = self._traced(function, language=language)
+            specs = tf.nest.map_structure(
+                lambda x: tf.TensorSpec([None, *x.shape[1:]], x.dtype), nothing
+            )
+            return to_python(graph.get_concrete_function(specs)(nothing), nothing)
         prepare = self._parts.targets.prepared
         texts, _ = prepare(texts_of(x, self.fields, prepare, columns, self.pair), None)
         stream = batches(texts, batch_size=batch_size, fields=self.fields)
@@ -328,6 +341,19 @@ class TaskInference:
             raise ValueError(
                 f"This task takes {takes[bool(self.pair)]}; the data has {has} {name!r}."
             )
+
+
+def _has_no_rows(x: Any) -> bool:
+    """Returns whether lists, arrays or frames, of one or of each feature, are empty."""
+    columns: list[Any] = [x]
+    if isinstance(x, Mapping):
+        columns = list(x.values())
+    elif isinstance(x, tuple) and x:
+        columns = list(x)
+    listed = (list, tuple, np.ndarray)
+    return bool(columns) and all(
+        (isinstance(each, listed) or hasattr(each, "iloc")) and len(each) == 0 for each in columns
+    )
 
 
 def with_language(features: dict[str, Any], language_id: int | None) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from bertfam_tf.objectives.objective import Batch, Objective, SumAndCount
 from bertfam_tf.tasks import storage
 from bertfam_tf.tasks.sampling import batches_per_task
 from bertfam_tf.tasks.task import Task
+from bertfam_tf.tasks.task_storage import keras_format
 from bertfam_tf.tasks.text_learner import TextLearner, columns, renamed
 from bertfam_tf.text import Tokenizer
 from bertfam_tf.training.learner import Untracked
@@ -298,7 +299,13 @@ class MultiTask(TextLearner):
 
         Raises:
             FileExistsError, OSError: as ``Task.save`` does.
+            ValueError: for the name of a file of Keras.
         """
+        if keras_format(directory):
+            raise ValueError(
+                f"Several tasks are saved as a directory, which bertfam_tf.load reads, got "
+                f"{directory}."
+            )
         storage.save(self, Path(directory), overwrite)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -21,6 +21,7 @@ UNLABELLED = -1
 _SHOWN = 40
 
 
+@keras.saving.register_keras_serializable(package="bertfam_tf")
 class WordAccuracy(keras.metrics.Mean):
     """The share of labelled positions whose highest logit is that of the label."""
 

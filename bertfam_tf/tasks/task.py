@@ -18,11 +18,12 @@ from bertfam_tf.models import Backbone
 from bertfam_tf.names import unknown
 from bertfam_tf.objectives.objective import Supervised
 from bertfam_tf.tasks import options as declared
-from bertfam_tf.tasks import pretrained, publish, storage
-from bertfam_tf.tasks.components import Signature, TaskComponents
+from bertfam_tf.tasks import pretrained
+from bertfam_tf.tasks.components import TaskComponents
 from bertfam_tf.tasks.inference import TaskInference
 from bertfam_tf.tasks.languages import Languages
 from bertfam_tf.tasks.options import Options
+from bertfam_tf.tasks.task_storage import TaskStorage
 from bertfam_tf.tasks.text_learner import arguments, refuse
 from bertfam_tf.tasks.training_data import ONE_BATCH, TaskTraining, is_packed_batch, refuse_data_set
 from bertfam_tf.text import Tokenizer
@@ -31,7 +32,7 @@ from bertfam_tf.training.learner import Learner
 _TASKS: dict[str, type[Task]] = {}
 
 
-class Task(TaskInference, TaskTraining):
+class Task(TaskStorage, TaskInference, TaskTraining):
     """A model from text to answers: tokenizer, packing, backbone and head.
 
     ``fit``, ``evaluate`` and ``predict`` take raw text, in the structures that
@@ -100,6 +101,7 @@ class Task(TaskInference, TaskTraining):
     def __init_subclass__(cls, **kwargs: Any):
         super().__init_subclass__(**kwargs)
         _TASKS[cls.__name__] = cls
+        keras.saving.register_keras_serializable(cls.__module__.partition(".")[0])(cls)
         kind = cls.options_type
         # With each option by name, of which Python only sees ``**options``.
         cls.__signature__ = declared.signature(kind)  # type: ignore[attr-defined]
@@ -356,96 +358,6 @@ class Task(TaskInference, TaskTraining):
         """
         batches = rows.batch(batch_size)
         return self.evaluate(batches, return_dict=True, verbose=0, language=language)
-
-    # Storing ---------------------------------------------------------------------------------
-
-    def signatures(self, **options: Any) -> dict[str, Signature]:
-        """Returns the functions of an export by name, as TF Serving calls them.
-
-        Args:
-            **options: ``attention``, and the options of this task's export, which the class
-                documents.
-
-        Raises:
-            TypeError, ValueError: as ``export`` does.
-        """
-        from bertfam_tf.export.signatures import signatures
-
-        return signatures(self, **options)
-
-    # Not a property: Keras would follow it back to the task when it stores weights.
-    def served_tasks(self) -> dict[str, Task]:
-        """The tasks that an export answers for, by the names of their signatures: this one."""
-        return {"": self}
-
-    def describe(self) -> dict[str, Any]:
-        """The task's description that ``save`` and ``export`` store, sufficient to rebuild it."""
-        return storage.describe(self)
-
-    def save(self, directory: str | Path, overwrite: bool = True, **kwargs: Any) -> None:
-        """Writes weights, config and tokenizer into ``directory``; ``bertfam_tf.load`` reads it.
-
-        The directory is written atomically; an existing one is only replaced by a complete one.
-
-        Raises:
-            FileExistsError: if it exists and ``overwrite`` is false, or it is not a saved task.
-            OSError: if writing fails, for example on a full disk; an existing directory is kept.
-        """
-        storage.save(self, Path(directory), overwrite)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # A copy, also by way of a pickle, has what ``save`` writes, and is not compiled.
-        return storage.unpacked, (storage.packed(self),)
-
-    def save_pretrained(self, directory: str | Path) -> None:
-        """Writes a model that transformers reads: backbone, head, labels and tokenizer.
-
-        ``transformers.pipeline(task, model=directory)`` gives the same answers, and so does this
-        class's ``from_pretrained``. Options that choose answers and are not part of a model
-        there are omitted: a threshold, ``top_k``, windows and the like. ``max_length`` becomes the
-        tokenizer's ``model_max_length``.
-
-        Args:
-            directory: new or empty; it is written atomically.
-
-        Raises:
-            FileExistsError: if it exists and is not an empty directory.
-            CheckpointError: for options that the format cannot express, a tokenizer without an
-                equivalent in transformers, or weights that are not finite. Nothing is written
-                then.
-        """
-        publish.save_pretrained(self, directory)
-
-    def export(self, directory: str | Path, version: int | None = None, **kwargs: Any) -> Path:
-        """Writes a SavedModel for TF Serving: ``directory/<version>``, the next one if None.
-
-        Args:
-            directory: the model's base path.
-            version: a number.
-            **kwargs: ``dtype``, ``calibration``, ``fallback``, ``batching`` and ``metrics``, as
-                ``bertfam_tf.export.export_saved_model`` documents them, and the arguments of this
-                task's ``signatures``.
-
-        Raises:
-            FileExistsError, ValueError, ExportError: as ``export_saved_model`` does.
-        """
-        from bertfam_tf.export import export_saved_model
-
-        return export_saved_model(self, directory, version=version, **kwargs)
-
-    def export_tflite(self, file: str | Path, **kwargs: Any) -> Path:
-        """Writes a ``.tflite`` file for mobile devices, as ``bertfam_tf.export.export_tflite``.
-
-        Args:
-            file: the path, which ends in ``.tflite``.
-            **kwargs: ``inputs``, ``quantize``, ``length`` and ``calibration``.
-
-        Raises:
-            ValueError, ExportError: as ``bertfam_tf.export.export_tflite`` does.
-        """
-        from bertfam_tf.export import export_tflite
-
-        return export_tflite(self, file, **kwargs)
 
 
 def task_class(name: str) -> type[Task]:

@@ -266,6 +266,7 @@ class ClassTargets(Targets):
 
     def __init__(self, labels: Sequence[str]):
         self.labels = list(labels)
+        self.classes = len(self.labels)
 
     def check(self, y: Any) -> None:
         if y is None:

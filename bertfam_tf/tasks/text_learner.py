@@ -17,8 +17,12 @@ from bertfam_tf.data.tables import Columns
 from bertfam_tf.names import unexpected
 from bertfam_tf.training import optimizers
 from bertfam_tf.training.learner import Learner
+from bertfam_tf.validation import one_of
 
 NO_DATA = "There is no text in the input."
+_BALANCED = "balanced"
+# Callbacks that set the learning rate, which Keras refuses where a schedule decides.
+_RATE_CALLBACKS = (keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau)
 
 
 class TextLearner(Learner):
@@ -89,6 +93,19 @@ class TextLearner(Learner):
         """Converts ``class_weight`` of ``fit`` to weights by the index of the label."""
         return dict(given)
 
+    def balanced_class_weights(self, x: Any, y: Any = None) -> dict[int, float]:
+        """Returns weights by the index of the label, lower for labels with more examples.
+
+        Args:
+            x, y: as for ``fit``.
+
+        Raises:
+            ValueError: if examples do not have one label of some.
+        """
+        raise ValueError(
+            f"class_weight='balanced' is for one label for each text, not {type(self).__name__}."
+        )
+
     def validation_batches(self, data: Any, batch_size: int, like: Any) -> Any:
         """Returns the batches that ``fit`` evaluates after an epoch.
 
@@ -118,6 +135,17 @@ class TextLearner(Learner):
         self.compile(optimizer)
         self._compiled_by_user = False
 
+    def get_compile_config(self) -> dict[str, Any]:
+        """The arguments of ``compile``; of a model that ``fit`` compiled none, so that its next
+        ``fit`` has a schedule of its own."""
+        if not self._compiled_by_user:
+            return {}
+        return {**super().get_compile_config(), "accumulation_steps": self.accumulation_steps}
+
+    def compile_from_config(self, config: dict[str, Any]) -> None:
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        self.optimizer.build(self.trainable_variables)
+
     def fit(
         self,
         x: Any,
@@ -131,7 +159,7 @@ class TextLearner(Learner):
         validation_split: float = 0.0,
         validation_data: Any = None,
         shuffle: bool = True,
-        class_weight: Mapping[Any, float] | None = None,
+        class_weight: Mapping[Any, float] | str | None = None,
         sample_weight: Any = None,
         initial_epoch: int = 0,
         steps_per_epoch: int | None = None,
@@ -154,7 +182,8 @@ class TextLearner(Learner):
         trained on as they are.
 
         If ``compile`` was not called, the model is compiled with ``default_optimizer`` for the
-        steps of this call (with a constant learning rate if the data set's cardinality is unknown).
+        steps of this call: with a constant learning rate if the data set's cardinality is unknown,
+        or a callback sets the rate (``LearningRateScheduler``, ``ReduceLROnPlateau``).
 
         Args:
             batch_size: examples in a batch, 32 by default.
@@ -167,13 +196,16 @@ class TextLearner(Learner):
                 ``validation_data``; None where they have these names.
             validation_batch_size: None for ``batch_size``; validation takes no ``batch_tokens``.
             class_weight: for classifiers, the factor of the loss of each label's examples, by the
-                label's name or index; 1 for omitted labels.
+                label's name or index; 1 for omitted labels. ``"balanced"`` weighs each label's
+                examples by ``examples / (labels * examples of the label)``, as scikit-learn does;
+                it reads the labels of a data set once beforehand.
             **options: further options of the class's ``text_batches``, in ``fit_options``.
 
         Raises:
             ValueError: for no data, data of an unknown structure, missing values, an unknown
-                label, both sample weights and class weights, both ``batch_size`` and
-                ``batch_tokens``, or an example of more than ``batch_tokens`` tokens.
+                label, a callback that sets the learning rate of an optimizer with a schedule, both
+                sample weights and class weights, both ``batch_size`` and ``batch_tokens``, or an
+                example of more than ``batch_tokens`` tokens.
             TypeError: for an argument that does not exist.
         """
         if batch_tokens is not None:
@@ -206,11 +238,17 @@ class TextLearner(Learner):
             validation_data = self.validation_batches(
                 validation_data, validation_batch_size or batch_size, dataset
             )
+        rate_callback = _rate_callback(callbacks)
         if not self._compiled_by_user:
             steps = steps_per_epoch or _cardinality(dataset)
             steps *= epochs - initial_epoch
-            self._compile_defaults(steps if steps > 0 else None)
-        if class_weight is not None:
+            self._compile_defaults(steps if steps > 0 and rate_callback is None else None)
+        if rate_callback is not None:
+            _check_settable(self.optimizer, rate_callback)
+        if isinstance(class_weight, str):
+            one_of("class_weight", class_weight, [_BALANCED], "; or a dict of weights by label")
+            class_weight = self.balanced_class_weights(x, y)
+        elif class_weight is not None:
             class_weight = self.class_weights(class_weight)
         self._validation = validation_data
         try:
@@ -278,6 +316,25 @@ class TextLearner(Learner):
         if results in ([], {}):
             raise ValueError(NO_DATA)
         return results
+
+
+def _rate_callback(callbacks: Any) -> keras.callbacks.Callback | None:
+    """The first callback that sets the learning rate."""
+    listed = getattr(callbacks, "callbacks", callbacks)
+    each = listed if isinstance(listed, list | tuple) else [listed]
+    return next((callback for callback in each if isinstance(callback, _RATE_CALLBACKS)), None)
+
+
+def _check_settable(optimizer: Any, callback: keras.callbacks.Callback) -> None:
+    """Raises ValueError where a schedule decides the learning rate."""
+    try:
+        optimizer.learning_rate = float(optimizer.learning_rate)
+    except TypeError as error:
+        raise ValueError(
+            f"{type(callback).__name__} sets the learning rate, but the optimizer was compiled "
+            "with a schedule; compile it with a number, such as optimizers.adamw(2e-5) without "
+            "total_steps, or fit without compile."
+        ) from error
 
 
 def columns(data: Any) -> tuple[Any, Any, Any]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from bertfam_tf.data import inputs
@@ -22,6 +24,7 @@ from bertfam_tf.tasks.text_learner import TextLearner, renamed
 
 # More examples than a batch of `train_on_batch` has.
 ONE_BATCH = 1 << 20
+_COUNTED_AT_ONCE = 1024
 
 
 class TaskTraining(TextLearner):
@@ -64,6 +67,22 @@ class TaskTraining(TextLearner):
     def class_names(self) -> list[str]:
         """Names of the labels or tags, in the order of the scores; empty if there are none."""
         return []
+
+    def balanced_class_weights(self, x: Any, y: Any = None) -> dict[int, float]:
+        targets = self._parts.targets
+        if not targets.classes:
+            return super().balanced_class_weights(x, y)
+        if isinstance(x, types.GeneratorType):
+            raise ValueError("class_weight='balanced' reads the labels twice, got a generator.")
+        x, y, _ = self.examples(x, y)
+        stream = batches(*targets.prepared(x, y), batch_size=_COUNTED_AT_ONCE, fields=self.fields)
+        if stream.cardinality() == tf.data.INFINITE_CARDINALITY:
+            raise ValueError("class_weight='balanced' needs a data set that ends.")
+        labels = stream.map(lambda _, labels, *weights: targets.encode(labels, {}))
+        with as_value_errors():
+            counts = np.sum([np.bincount(x, minlength=targets.classes) for x in labels], axis=0)
+        average = counts.sum() / np.count_nonzero(counts)
+        return {i: float(average / count) if count else 1.0 for i, count in enumerate(counts)}
 
     training_batches = renamed("training_batches", "text_batches")
 

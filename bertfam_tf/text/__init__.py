@@ -16,6 +16,7 @@ _HOME = {
     "ByteBPETokenizer": "tokenizers.byte_bpe",
     "CharacterTokenizer": "tokenizers.characters",
     "SentencePieceTokenizer": "tokenizers.sentencepiece",
+    "TextPreprocessor": "preprocessor",
     "UnigramTokenizer": "tokenizers.unigram",
     "Windows": "windows",
     "WordSplitter": "splitting",

@@ -1,4 +1,4 @@
-"""AdamW and LAMB without decay on norms and biases; linear warm-up and decay."""
+"""AdamW and LAMB without decay on norms and biases."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -7,11 +7,30 @@ from typing import Any
 import keras
 from keras import ops
 
+from bertfam_tf.training.schedules import OffsetSchedule, PiecewiseSchedule, WarmupLinearDecay
 from bertfam_tf.training.settings import TrainConfig
 from bertfam_tf.training.step_value import StepValue
 from bertfam_tf.validation import in_range
 
+__all__ = [
+    "AdamW",
+    "Lamb",
+    "OffsetSchedule",
+    "PiecewiseSchedule",
+    "WarmupLinearDecay",
+    "adamw",
+    "from_settings",
+    "lamb",
+    "schedule_of",
+]
+
 _NO_DECAY = ("bias", "beta", "gamma")
+_HALF = ("float16", "bfloat16")
+
+
+def _full(x: Any) -> Any:
+    """Returns a tensor of half precision as float32, another one as it is."""
+    return ops.cast(x, "float32") if keras.backend.standardize_dtype(x.dtype) in _HALF else x
 
 
 def _on_tensorflow() -> bool:
@@ -25,104 +44,6 @@ def _dense(gradients: Sequence[Any]) -> Sequence[Any]:
     import tensorflow as tf
 
     return [tf.convert_to_tensor(g) if isinstance(g, tf.IndexedSlices) else g for g in gradients]
-
-
-@keras.saving.register_keras_serializable(package="bertfam_tf")
-class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
-    """Rises linearly from 0 to ``peak`` over ``warmup_steps``, then falls linearly to 0.
-
-    Args:
-        peak: the highest learning rate.
-        warmup_steps: steps of the rise.
-        total_steps: steps until 0 is reached; None stays at ``peak`` after the rise.
-    """
-
-    def __init__(self, peak: float, warmup_steps: int, total_steps: int | None):
-        if total_steps is not None and not 0 <= warmup_steps <= total_steps:
-            raise ValueError(
-                f"warmup_steps {warmup_steps} is not within 0 and total_steps {total_steps}."
-            )
-        self.peak = peak
-        self.warmup_steps = warmup_steps
-        self.total_steps = total_steps
-
-    def __call__(self, step):
-        step = ops.cast(step, "float32")
-        rise = step / max(self.warmup_steps, 1) if self.warmup_steps else 1.0
-        if self.total_steps is None:
-            return self.peak * ops.minimum(rise, 1.0)
-        fall = (self.total_steps - step) / max(self.total_steps - self.warmup_steps, 1)
-        return self.peak * ops.maximum(ops.minimum(rise, fall), 0.0)
-
-    def get_config(self):
-        return {
-            "peak": self.peak,
-            "warmup_steps": self.warmup_steps,
-            "total_steps": self.total_steps,
-        }
-
-
-@keras.saving.register_keras_serializable(package="bertfam_tf")
-class OffsetSchedule(keras.optimizers.schedules.LearningRateSchedule):
-    """Another schedule, that many steps later: for an optimizer that counts its steps anew.
-
-    Args:
-        schedule: the schedule.
-        offset: added to each step; may be negative.
-    """
-
-    def __init__(self, schedule: keras.optimizers.schedules.LearningRateSchedule, offset: int):
-        self.schedule = schedule
-        self.offset = offset
-
-    def __call__(self, step):
-        return self.schedule(ops.cast(step, "float32") + self.offset)
-
-    def get_config(self):
-        schedule = keras.saving.serialize_keras_object(self.schedule)
-        return {"schedule": schedule, "offset": self.offset}
-
-    @classmethod
-    def from_config(cls, config):
-        return cls(keras.saving.deserialize_keras_object(config["schedule"]), config["offset"])
-
-
-@keras.saving.register_keras_serializable(package="bertfam_tf")
-class PiecewiseSchedule(keras.optimizers.schedules.LearningRateSchedule):
-    """Several schedules, one after the other.
-
-    Args:
-        schedules: functions of the step of the whole.
-        ends: for each schedule but the last, the first step that is not its own; ascending.
-    """
-
-    def __init__(
-        self,
-        schedules: Sequence[keras.optimizers.schedules.LearningRateSchedule],
-        ends: Sequence[int],
-    ):
-        if len(ends) != len(schedules) - 1:
-            raise ValueError(
-                f"ends must be one less than the {len(schedules)} schedules, got {len(ends)}."
-            )
-        self.schedules = list(schedules)
-        self.ends = list(ends)
-
-    def __call__(self, step):
-        step = ops.cast(step, "float32")
-        rate = self.schedules[-1](step)
-        for schedule, end in zip(self.schedules[-2::-1], self.ends[::-1], strict=True):
-            rate = ops.where(step < end, schedule(step), rate)
-        return rate
-
-    def get_config(self):
-        schedules = [keras.saving.serialize_keras_object(each) for each in self.schedules]
-        return {"schedules": schedules, "ends": self.ends}
-
-    @classmethod
-    def from_config(cls, config):
-        schedules = [keras.saving.deserialize_keras_object(each) for each in config["schedules"]]
-        return cls(schedules, config["ends"])
 
 
 class _Adaptive(keras.optimizers.Optimizer):
@@ -152,6 +73,7 @@ class _Adaptive(keras.optimizers.Optimizer):
         self.skip_nonfinite = skip_nonfinite
         self.gradient_norm = StepValue()
         self.skipped = StepValue()
+        self._no_decay: list[str] = []
 
     def apply(self, grads, trainable_variables=None):
         return super().apply(_dense(grads), trainable_variables)
@@ -161,7 +83,10 @@ class _Adaptive(keras.optimizers.Optimizer):
         return grads if _on_tensorflow() else super()._clip_gradients(grads)
 
     def _all_reduce_sum_gradients(self, grads_and_vars):
-        summed = super()._all_reduce_sum_gradients(grads_and_vars)
+        summed = [
+            (None if gradient is None else _full(gradient), variable)
+            for gradient, variable in super()._all_reduce_sum_gradients(grads_and_vars)
+        ]
         # As Keras computes it for clipping, so that TensorFlow does it once for both.
         squares = [ops.sum(ops.square(each)) for each, _ in summed if each is not None]
         self.gradient_norm.assign(ops.sqrt(ops.sum(ops.stack(squares))))
@@ -179,6 +104,15 @@ class _Adaptive(keras.optimizers.Optimizer):
             self._iterations.assign_sub(1)  # Keras counts the step after this
 
         ops.cond(ops.isfinite(self.gradient_norm.tensor), update, skip)
+
+    def add_variable_from_reference(self, reference_variable, name=None, initializer="zeros"):
+        """As in Keras, but moments of weights in half precision are float32: the squares of small
+        gradients are 0 in float16, and bfloat16 has no digits for their changes."""
+        if reference_variable.dtype not in _HALF:
+            return super().add_variable_from_reference(reference_variable, name, initializer)
+        path = reference_variable.path.replace("/", "_")
+        shape = reference_variable.shape
+        return self.add_variable(shape, initializer, "float32", name=f"{path}_{name}")
 
     def _factor(self, index: int) -> float:
         return self.factors.get(self._trainable_variables[index].path, 1.0)
@@ -207,9 +141,23 @@ class _Adaptive(keras.optimizers.Optimizer):
             raise ValueError("Weights must have different paths.")
         return dict(zip(paths, zip(self._momentums, self._velocities, strict=True), strict=True))
 
+    def exclude_from_weight_decay(self, var_list=None, var_names=None):
+        super().exclude_from_weight_decay(var_list, var_names)
+        self._no_decay = list(var_names or ())
+
     def get_config(self):
         names = ("factors", "bias_correction", "skip_nonfinite")
-        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
+        config = {**super().get_config(), **{name: getattr(self, name) for name in names}}
+        return {**config, "no_decay": list(self._no_decay)}
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        config = dict(config)
+        no_decay = config.pop("no_decay", None)
+        optimizer = super().from_config(config, custom_objects)
+        if no_decay:
+            optimizer.exclude_from_weight_decay(var_names=no_decay)
+        return optimizer
 
 
 @keras.saving.register_keras_serializable(package="bertfam_tf")
@@ -248,16 +196,18 @@ class AdamW(_Adaptive, keras.optimizers.AdamW):
         super()._backend_update_step(grads, trainable_variables, (rate, decay, *powers, epsilon))
 
     def update_step(self, gradient, variable, learning_rate):
-        index, dtype = self._get_variable_index(variable), variable.dtype
+        index = self._get_variable_index(variable)
+        first, second = self._momentums[index], self._velocities[index]
+        dtype = first.dtype
         rate, decay, *powers, epsilon = (ops.cast(each, dtype) for each in learning_rate)
         factor = self._factor(index)
         if factor != 1.0:
             rate, decay = rate * factor, decay * factor
-        if self.weight_decay is not None and self._use_weight_decay(variable):
-            self.assign_sub(variable, variable * decay)
-        first, second = self._momentums[index], self._velocities[index]
+        decays = self.weight_decay is not None and self._use_weight_decay(variable)
         gradient = ops.cast(gradient, dtype)
-        if _on_tensorflow():
+        if _on_tensorflow() and variable.dtype == dtype:
+            if decays:
+                self.assign_sub(variable, variable * decay)
             import tensorflow as tf
 
             # One operation and one pass over the weights, in place of some fifteen.
@@ -277,7 +227,10 @@ class AdamW(_Adaptive, keras.optimizers.AdamW):
         self.assign_add(first, (gradient - first) * (1 - self.beta_1))
         self.assign_add(second, (ops.square(gradient) - second) * (1 - self.beta_2))
         rate = rate * ops.sqrt(1 - powers[1]) / (1 - powers[0])
-        self.assign_sub(variable, rate * first / (ops.sqrt(second) + epsilon))
+        weight = _full(ops.convert_to_tensor(variable))
+        weight = weight - weight * decay if decays else weight
+        weight = weight - rate * first / (ops.sqrt(second) + epsilon)
+        self.assign(variable, ops.cast(weight, variable.dtype))
 
 
 @keras.saving.register_keras_serializable(package="bertfam_tf")
@@ -301,8 +254,9 @@ class Lamb(_Adaptive, keras.optimizers.Lamb):
     """
 
     def update_step(self, gradient, variable, learning_rate):
-        index, dtype = self._get_variable_index(variable), variable.dtype
+        index = self._get_variable_index(variable)
         first, second = self._momentums[index], self._velocities[index]
+        dtype, weight = first.dtype, _full(ops.convert_to_tensor(variable))
         gradient = ops.cast(gradient, dtype)
         self.assign_add(first, (gradient - first) * (1 - self.beta_1))
         self.assign_add(second, (ops.square(gradient) - second) * (1 - self.beta_2))
@@ -311,12 +265,12 @@ class Lamb(_Adaptive, keras.optimizers.Lamb):
         step = mean / (ops.sqrt(square) + self.epsilon)
         rate = ops.cast(learning_rate, dtype) * self._factor(index)
         if self._use_weight_decay(variable):
-            step = step + (self.weight_decay or 0.0) * variable
-            weight_norm = ops.sqrt(ops.sum(ops.square(variable)))
+            step = step + (self.weight_decay or 0.0) * weight
+            weight_norm = ops.sqrt(ops.sum(ops.square(weight)))
             step_norm = ops.sqrt(ops.sum(ops.square(step)))
             scaled = ops.logical_and(weight_norm > 0, step_norm > 0)
             rate = rate * ops.where(scaled, ops.divide_no_nan(weight_norm, step_norm), 1.0)
-        self.assign_sub(variable, rate * step)
+        self.assign(variable, ops.cast(weight - rate * step, variable.dtype))
 
 
 # The names in recipes, ``config.OPTIMIZERS``; a recipe has no booleans.
@@ -458,9 +412,10 @@ def _scheduled(
     kind: Any, learning_rate: Any, total_steps: int | None, warmup: float, **settings: Any
 ) -> Any:
     _check_warmup(warmup)
-    if not isinstance(learning_rate, keras.optimizers.schedules.LearningRateSchedule):
-        steps = round(warmup * (total_steps or 0))
-        learning_rate = WarmupLinearDecay(learning_rate, steps, total_steps)
+    schedule = isinstance(learning_rate, keras.optimizers.schedules.LearningRateSchedule)
+    # A constant rate is a number, which callbacks can change.
+    if total_steps is not None and not schedule:
+        learning_rate = WarmupLinearDecay(learning_rate, round(warmup * total_steps), total_steps)
     optimizer = kind(learning_rate, **settings)
     optimizer.exclude_from_weight_decay(var_names=list(_NO_DECAY))
     return optimizer

@@ -135,14 +135,13 @@ def test_a_batch_without_rows_among_others(reader):
 @pytest.mark.parametrize(
     ("x", "error"),
     [
-        ([], "There is no text"),
         (slices(TEXTS).take(0), "There is no text"),
         (slices(TEXTS).filter(lambda _: False), "There is no text"),
         ([1, 2], "Example 0 of 'text' must be a string, got 1"),
         (slices([1, 2]), "'text' of a data set must be strings, got int32"),
         ((TEXTS, TEXTS), "takes single texts"),
     ],
-    ids=range(6),
+    ids=range(5),
 )
 def test_errors(reader, x, error):
     with pytest.raises(ValueError, match=error):

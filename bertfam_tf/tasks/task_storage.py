@@ -1,0 +1,178 @@
+"""The part of a task that stores it: configs, files and exports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self
+
+import keras
+
+from bertfam_tf import files
+from bertfam_tf.models import Backbone
+from bertfam_tf.tasks import publish, storage
+from bertfam_tf.tasks.components import Signature
+from bertfam_tf.text import Tokenizer
+from bertfam_tf.text.serialization import tokenizer_files, tokenizer_from_files
+from bertfam_tf.validation import one_of
+
+_HDF5 = (".h5", ".hdf5")
+
+
+class TaskStorage:
+    """The part of a ``Task`` that stores it: Keras' config, files, exports."""
+
+    backbone: Backbone
+    tokenizer: Tokenizer
+    options: Any
+    name: str
+    trainable: bool
+    __call__: Callable[..., Any]
+
+    def signatures(self: Any, **options: Any) -> dict[str, Signature]:
+        """Returns the functions of an export by name, as TF Serving calls them.
+
+        Args:
+            **options: ``attention``, and the options of this task's export, which the class
+                documents.
+
+        Raises:
+            TypeError, ValueError: as ``export`` does.
+        """
+        from bertfam_tf.export.signatures import signatures
+
+        return signatures(self, **options)
+
+    # Not a property: Keras would follow it back to the task when it stores weights.
+    def served_tasks(self) -> dict[str, Self]:
+        """The tasks that an export answers for, by the names of their signatures: this one."""
+        return {"": self}
+
+    def describe(self: Any) -> dict[str, Any]:
+        """The task's description that ``save`` and ``export`` store, sufficient to rebuild it."""
+        return storage.describe(self)
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the config of a new task like this one: backbone, tokenizer with its files, and
+        options; ``from_config`` builds it with random weights."""
+        return {
+            "backbone": self.backbone.get_config(),
+            "tokenizer": tokenizer_files(self.tokenizer),
+            "options": self.options.stored(),
+            "name": self.name,
+            "trainable": self.trainable,
+        }
+
+    @classmethod
+    def from_config(cls: Any, config: dict[str, Any], custom_objects: Any = None) -> Any:
+        task = cls(
+            Backbone.from_config(config["backbone"]),
+            tokenizer_from_files(config["tokenizer"]),
+            **config["options"],
+            name=config.get("name"),
+        )
+        if not config.get("trainable", True):
+            task.trainable = False
+        return task
+
+    def save(self: Any, directory: str | Path, overwrite: bool = True, **kwargs: Any) -> None:
+        """Writes weights, config and tokenizer into ``directory``; ``bertfam_tf.load`` reads it.
+
+        The directory is written atomically; an existing one is only replaced by a complete one.
+        The name of a file, ``NAME.keras``, is for Keras' format, which ``bertfam_tf.load`` reads
+        too, and after ``import bertfam_tf`` ``keras.models.load_model``.
+
+        Raises:
+            FileExistsError: if it exists and ``overwrite`` is false, or it is not a saved task.
+            OSError: if writing fails, for example on a full disk; an existing directory is kept.
+            ValueError: for the name of an HDF5 file.
+        """
+        if keras_format(directory):
+            with files.atomic(directory, replace=overwrite) as path:
+                keras.saving.save_model(self, path)
+        else:
+            storage.save(self, Path(directory), overwrite)
+
+    def __reduce__(self: Any) -> tuple[Any, ...]:
+        # A copy, also by way of a pickle, has what ``save`` writes, and is not compiled.
+        return storage.unpacked, (storage.packed(self),)
+
+    def save_pretrained(self: Any, directory: str | Path) -> None:
+        """Writes a model that transformers reads: backbone, head, labels and tokenizer.
+
+        ``transformers.pipeline(task, model=directory)`` gives the same answers, and so does this
+        class's ``from_pretrained``. Options that choose answers and are not part of a model
+        there are omitted: a threshold, ``top_k``, windows and the like. ``max_length`` becomes the
+        tokenizer's ``model_max_length``.
+
+        Args:
+            directory: new or empty; it is written atomically.
+
+        Raises:
+            FileExistsError: if it exists and is not an empty directory.
+            CheckpointError: for options that the format cannot express, a tokenizer without an
+                equivalent in transformers, or weights that are not finite. Nothing is written
+                then.
+        """
+        publish.save_pretrained(self, directory)
+
+    def export(
+        self: Any,
+        directory: str | Path,
+        version: int | None = None,
+        *,
+        format: str = "tf_saved_model",
+        **kwargs: Any,
+    ) -> Path:
+        """Writes a SavedModel for TF Serving: ``directory/<version>``, the next one if None.
+
+        Args:
+            directory: the model's base path; for ``"litert"`` the file, which ends in ``.tflite``.
+            version: a number.
+            format: ``"tf_saved_model"``; or ``"litert"``, for which ``export_tflite`` documents the
+                arguments.
+            **kwargs: ``dtype``, ``calibration``, ``fallback``, ``batching`` and ``metrics``, as
+                ``bertfam_tf.export.export_saved_model`` documents them, and the arguments of this
+                task's ``signatures``.
+
+        Raises:
+            FileExistsError, ValueError, ExportError: as ``export_saved_model`` does.
+            ValueError: for another format.
+        """
+        from bertfam_tf.export import export_saved_model
+
+        one_of("format", format, ("tf_saved_model", "litert"))
+        if format == "litert":
+            if version is not None:
+                raise ValueError(f"version must be None for format='litert', got {version}.")
+            return self.export_tflite(directory, **kwargs)
+        return export_saved_model(self, directory, version=version, **kwargs)
+
+    def export_tflite(self: Any, file: str | Path, **kwargs: Any) -> Path:
+        """Writes a ``.tflite`` file for mobile devices, as ``bertfam_tf.export.export_tflite``.
+
+        Args:
+            file: the path, which ends in ``.tflite``.
+            **kwargs: ``inputs``, ``quantize``, ``length`` and ``calibration``.
+
+        Raises:
+            ValueError, ExportError: as ``bertfam_tf.export.export_tflite`` does.
+        """
+        from bertfam_tf.export import export_tflite
+
+        return export_tflite(self, file, **kwargs)
+
+
+def keras_format(path: str | Path) -> bool:
+    """Returns whether a name is for Keras' own format, ``NAME.keras``.
+
+    Raises:
+        ValueError: for the name of an HDF5 file.
+    """
+    suffix = Path(path).suffix
+    if suffix in _HDF5:
+        raise ValueError(
+            f"A model is saved as a directory or as NAME.keras, got {path}. HDF5 files "
+            "(save_weights('NAME.weights.h5')) have weights only."
+        )
+    return suffix == ".keras"

@@ -1,0 +1,207 @@
+"""Keras' own verbs on backbones, heads, tasks, and functional models on them."""
+
+import subprocess
+import sys
+import zipfile
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import bertfam_tf as bf
+from bertfam_tf import heads
+
+TEXTS = ["a fine film", "it was dull"]
+LABELS = ["positive", "negative"]
+IDS = {
+    "token_ids": np.array([[1, 5, 6, 2], [1, 7, 2, 0]], "int32"),
+    "padding_mask": np.array([[1, 1, 1, 1], [1, 1, 1, 0]], "int32"),
+}
+# Of saved models in another process, which imports the package alone.
+LOAD = """
+import sys
+import bertfam_tf
+assert "keras" not in sys.modules
+import keras, numpy as np
+folder = sys.argv[1]
+with np.load(f"{folder}/inputs.npz") as file:
+    ids = dict(file)
+np.save(f"{folder}/ids.npy", keras.models.load_model(f"{folder}/ids.keras").predict(ids))
+texts = keras.ops.convert_to_tensor(["a fine film", "it was dull"])
+np.save(f"{folder}/texts.npy", keras.models.load_model(f"{folder}/texts.keras").predict(texts))
+answers = keras.models.load_model(f"{folder}/task.keras").predict(["a fine film", "it was dull"])
+np.save(f"{folder}/task.npy", [answer["scores"] for answer in answers])
+"""
+
+
+@pytest.fixture
+def backbone(smallest):
+    return bf.load_backbone(smallest)
+
+
+@pytest.fixture
+def task(smallest):
+    return bf.TextClassifier.from_pretrained(smallest, pair=False)
+
+
+def on_ids(backbone, layer, **call):
+    inputs = {
+        name: keras.Input((None,), dtype="int32", name=name)
+        for name in ("token_ids", "padding_mask")
+    }
+    return keras.Model(inputs, layer(backbone(inputs, **call)))
+
+
+def of_pooled(outputs):
+    return keras.layers.Dense(2)(outputs["pooled_output"])
+
+
+def scores(task):
+    return np.stack([answer["scores"] for answer in task.predict(TEXTS)])
+
+
+def test_models_load_in_another_process(backbone, task, smallest, tmp_path):
+    ids = on_ids(backbone, of_pooled)
+    ids.save(tmp_path / "ids.keras")
+    text = keras.Input((), dtype="string", name="text")
+    texts = keras.Model(text, of_pooled(backbone(bf.TextPreprocessor(smallest, 24)(text))))
+    texts.save(tmp_path / "texts.keras")
+    keras.saving.save_model(task, tmp_path / "task.keras")
+    np.savez(tmp_path / "inputs.npz", **IDS)
+
+    subprocess.run([sys.executable, "-c", LOAD, str(tmp_path)], check=True, timeout=600)
+
+    np.testing.assert_allclose(np.load(tmp_path / "ids.npy"), ids.predict(IDS), atol=1e-6)
+    expected = texts.predict(tf.constant(TEXTS))
+    np.testing.assert_allclose(np.load(tmp_path / "texts.npy"), expected, atol=1e-6)
+    np.testing.assert_allclose(np.load(tmp_path / "task.npy"), scores(task), atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["sequence", "tokens", "masked_lm"])
+def test_a_functional_model_with_a_head_is_saved_and_cloned(kind, backbone, tmp_path):
+    head = heads.build(backbone, kind, None if kind == "masked_lm" else 3)
+    model = on_ids(backbone, head)
+    expected = model(IDS)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(loaded(IDS), expected)
+
+    clone = keras.models.clone_model(model)
+    clone.set_weights(model.get_weights())
+    np.testing.assert_array_equal(clone(IDS), expected)
+    assert len(clone.weights) == len(model.weights)
+    if kind == "masked_lm":  # the clone's head is tied to the clone's embedding
+        embedding = clone.get_layer(backbone.name).parts["token_embedding"]
+        assert clone.get_layer(head.name).parts[-1].table() is embedding.embeddings
+
+
+def test_a_tied_head_needs_its_backbone(backbone):
+    head = heads.build(backbone, "masked_lm")
+    copy = heads.Head.from_config(head.get_config())
+    with pytest.raises(ValueError, match="tied to the token embedding of its backbone"):
+        copy(backbone(IDS))
+    assert heads.build(backbone, "sequence", 2).get_config()["kind"] == "sequence"
+
+
+def test_backbones_are_cloned_and_saved(backbone, tmp_path):
+    clone = keras.models.clone_model(backbone)
+    clone.set_weights(backbone.get_weights())
+    backbone.trainable = False
+    backbone.save(tmp_path / "backbone.keras")
+    loaded = keras.models.load_model(tmp_path / "backbone.keras")
+    assert isinstance(loaded, bf.models.Backbone)
+    assert not loaded.trainable
+    segments = {"segment_ids": np.zeros_like(IDS["token_ids"])}
+    for model in (clone, loaded):
+        outputs = model({**IDS, **segments})
+        np.testing.assert_array_equal(outputs["pooled_output"], backbone(IDS)["pooled_output"])
+
+
+def test_tasks_have_configs_and_clones(task):
+    copy = type(task).from_config(task.get_config())
+    assert copy.class_names == task.class_names
+    assert copy.tokenizer.vocabulary == task.tokenizer.vocabulary
+    copy.set_weights(task.get_weights())
+    np.testing.assert_array_equal(scores(copy), scores(task))
+    clone = keras.models.clone_model(task)
+    clone.set_weights(task.get_weights())
+    inputs = task.preprocess({"text": tf.constant(TEXTS)})
+    np.testing.assert_allclose(clone(inputs), task(inputs), atol=1e-5)  # computes padding
+
+
+def test_a_checkpoint_of_fit_is_a_keras_file(task, tmp_path):
+    file = tmp_path / "best.keras"
+    checkpoint = keras.callbacks.ModelCheckpoint(str(file), monitor="loss", save_best_only=True)
+    task.fit(TEXTS, LABELS, callbacks=[checkpoint], verbose=0)
+    assert zipfile.is_zipfile(file)
+    for load in (keras.models.load_model, bf.load):
+        loaded = load(file)
+        assert isinstance(loaded, bf.TextClassifier)
+        assert not loaded.compiled  # its next fit has a schedule of its own
+        np.testing.assert_array_equal(scores(loaded), scores(task))
+
+
+@pytest.mark.extended
+def test_a_compiled_task_goes_on_where_it_was(task, tmp_path):
+    task.compile(bf.optimizers.adamw(1e-3, total_steps=8), metrics=["accuracy"])
+    task.fit(TEXTS, LABELS, verbose=0)
+    task.save(tmp_path / "task.keras")
+    loaded = keras.models.load_model(tmp_path / "task.keras")
+    assert loaded.optimizer.iterations == 1
+    assert loaded.optimizer.get_config() == task.optimizer.get_config()
+    assert loaded.optimizer.get_config()["no_decay"] == ["bias", "beta", "gamma"]
+    for a, b in zip(loaded.optimizer.variables, task.optimizer.variables, strict=True):
+        np.testing.assert_array_equal(a, b)
+    expected = task.evaluate(TEXTS, LABELS, verbose=0, return_dict=True)
+    assert loaded.evaluate(TEXTS, LABELS, verbose=0, return_dict=True) == expected
+
+
+def test_names_of_files_that_are_no_models(task, tmp_path):
+    with pytest.raises(ValueError, match=r"a directory or as NAME\.keras"):
+        task.save(tmp_path / "task.h5")
+    task.save(tmp_path / "task.keras")
+    with pytest.raises(FileExistsError):
+        task.save(tmp_path / "task.keras", overwrite=False)
+    assert [file.name for file in tmp_path.iterdir()] == ["task.keras"]
+
+
+def test_formats_of_exports(task, tmp_path):
+    with pytest.raises(ValueError, match="format must be tf_saved_model or litert, got 'onnx'"):
+        task.export(tmp_path / "models" / "desk", format="onnx")
+    with pytest.raises(TypeError, match="frmat"):
+        task.export(tmp_path / "models" / "desk", frmat="litert")
+    with pytest.raises(ValueError, match="version must be None for format='litert'"):
+        task.export(tmp_path / "desk.tflite", 2, format="litert")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_tokenizer_with_a_strange_file_is_refused(task):
+    config = task.get_config()
+    config["tokenizer"]["../vocab.txt"] = ""
+    with pytest.raises(ValueError, match=r"'\.\./vocab\.txt'"):
+        type(task).from_config(config)
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize(
+    ("name", "options", "x"),
+    [
+        ("MultiLabelClassifier", {"labels": ["a", "b"]}, TEXTS),
+        ("TextRegressor", {}, TEXTS),
+        ("TextEmbedder", {}, TEXTS),
+        ("SparseEmbedder", {}, TEXTS),
+        ("TokenTagger", {"tags": ["O", "B-PER"]}, TEXTS),
+        ("SpanQA", {}, {"question": ["who?"], "context": ["a film by Ann"]}),
+        ("MultipleChoice", {"num_choices": 2}, {"text": ["who?"], "choices": [["Ann", "Bob"]]}),
+        ("MaskedLM", {}, TEXTS),
+    ],
+)
+def test_every_task_is_saved_as_a_keras_file(name, options, x, smallest, tmp_path):
+    kind = getattr(bf, name)
+    task = kind(bf.load_backbone(smallest), bf.load_tokenizer(smallest), **options)
+    task.save(tmp_path / "task.keras")
+    loaded = bf.load(tmp_path / "task.keras")
+    assert isinstance(loaded, kind)
+    assert loaded.options == task.options
+    np.testing.assert_equal(loaded.predict(x), task.predict(x))
