@@ -313,5 +313,5 @@ def test_models_with_loops():
 
         return StepNetwork([backbone], backbone, loss)
 
-    with pytest.raises(ValueError, match="models without loops, such as recurrent ones"):
+    with pytest.raises(ValueError, match="recurrent networks, cannot be planned"):
         trace(network, "float32", 2)

@@ -145,7 +145,8 @@ class UnigramTokenizer(Tokenizer):
                 normalized = self._normalized(tf.constant([token])).strings()[0].numpy().decode()
             if normalized != token:
                 raise ValueError(
-                    f"added token {token!r} is {normalized!r} in normalized text, expected no change."
+                    f"added token {token!r} is {normalized!r} in normalized text, expected no "
+                    "change."
                 )
 
     # The graph.
