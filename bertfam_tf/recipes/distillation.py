@@ -29,7 +29,7 @@ from bertfam_tf.recipes.schema import DistillRecipe, DistillStage
 from bertfam_tf.recipes.splits import read_split
 from bertfam_tf.tasks import Task, storage
 from bertfam_tf.training import engine, replicas, tuning
-from bertfam_tf.training.settings import EXAMPLES
+from bertfam_tf.training.settings import DEFAULT_BATCH_SIZE
 
 _log = logging.getLogger(__name__)
 
@@ -219,7 +219,7 @@ def _phase(
     engine.compile_model(distiller, settings, steps * epochs, factors=factors)
     if validation is not None:
         # Encoded once: the same examples are evaluated after each epoch.
-        examples = validation.batch(settings.batch_size or EXAMPLES)
+        examples = validation.batch(settings.batch_size or DEFAULT_BATCH_SIZE)
         validation = distiller.text_batches(examples).cache()
     return engine.Phase(
         distiller, lambda step: passes.between(step, steps * epochs), steps, epochs, validation
@@ -258,7 +258,7 @@ def _metrics(
         def scores(task: Task) -> dict[str, float]:
             if rows is None:
                 return evaluate(task, recipe, "dev")
-            batches = rows.batch(recipe.train.batch_size or EXAMPLES)
+            batches = rows.batch(recipe.train.batch_size or DEFAULT_BATCH_SIZE)
             if not task.compiled:
                 task.compile()
             return task.evaluate(batches, return_dict=True, verbose=0)

@@ -19,7 +19,7 @@ from bertfam_tf.recipes.splits import open_split, read_split, trainable_task
 from bertfam_tf.tasks.options import names as option_names
 from bertfam_tf.training import engine, replicas, tuning
 from bertfam_tf.training.learner import Learner
-from bertfam_tf.training.settings import EXAMPLES
+from bertfam_tf.training.settings import DEFAULT_BATCH_SIZE
 
 _log = logging.getLogger(__name__)
 
@@ -120,7 +120,7 @@ def _scores(
     settings = trainer_settings(recipe) if isinstance(recipe, Recipe) else None
     if task.objectives and not task.compiled:
         task.compile(**_metrics(recipe))
-    size = recipe.train.batch_size or EXAMPLES
+    size = recipe.train.batch_size or DEFAULT_BATCH_SIZE
     return task.score(rows, settings, batch_size=size, language=language)
 
 
@@ -221,7 +221,7 @@ def _fit(
     if recipe.data.dev is not None:
         names = getattr(model, "class_names", None)
         validation = read_split(recipe.data, "dev", recipe.task, names or None)
-        validation = validation.batch(settings.batch_size or EXAMPLES)
+        validation = validation.batch(settings.batch_size or DEFAULT_BATCH_SIZE)
 
     def batches(step: int) -> tf.data.Dataset:
         return passes.between(step, steps * epochs)

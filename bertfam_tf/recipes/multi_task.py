@@ -13,7 +13,7 @@ from bertfam_tf.recipes.fine_tuning import choose_weights, evaluate, run, task_o
 from bertfam_tf.recipes.schema import MultiTaskRecipe, Recipe
 from bertfam_tf.recipes.splits import open_split, read_split, trainable_task
 from bertfam_tf.training import engine, replicas
-from bertfam_tf.training.settings import EXAMPLES
+from bertfam_tf.training.settings import DEFAULT_BATCH_SIZE
 
 _log = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ def _run(recipe: MultiTaskRecipe, directory: RunDirectory) -> dict[str, float]:
     metrics = {n: x.metrics for n, x in recipe.tasks.items() if x.metrics is not None}
     engine.compile_model(model, settings, steps * epochs, factors=factors, metrics=metrics)
     directory.begin()
-    size = settings.batch_size or EXAMPLES
+    size = settings.batch_size or DEFAULT_BATCH_SIZE
     engine.train(
         engine.Phase(
             model,

@@ -92,7 +92,7 @@ class Rules:
         self._units = np.frombuffer(data[4 : 4 + size], np.uint32) if data else _empty()
         self._strings = data[4 + size :]
         self._root = int(self._base(0))
-        self._found: dict[int, list[tuple[int, int]]] = {}
+        self._child_cache: dict[int, list[tuple[int, int]]] = {}
 
     def check(self) -> None:
         """Checks that every lookup stays inside the trie and ends.
@@ -141,16 +141,16 @@ class Rules:
 
     def _children(self, base: int) -> list[tuple[int, int]]:
         """Returns the label and the slot of each child of a node."""
-        if base in self._found:
-            return self._found[base]
+        if base in self._child_cache:
+            return self._child_cache[base]
         labels = np.arange(1, PAGE)
         slots = base ^ labels
         slots_in = np.minimum(slots, len(self._units) - 1)
         matches = (self._units[slots_in] & _LABEL == labels) & (slots == slots_in)
-        self._found[base] = list(
+        self._child_cache[base] = list(
             zip(labels[matches].tolist(), slots[matches].tolist(), strict=True)
         )
-        return self._found[base]
+        return self._child_cache[base]
 
     def _value(self, slot: int) -> str | None:
         if not int(self._units[slot]) & HAS_VALUE:
@@ -238,7 +238,7 @@ class Rules:
         """Adds or replaces a rule, both in UTF-8."""
         if len(self._units) > _MOST_UNITS:
             raise ValueError(f"{len(self._units)} units of normalization rules, {_BEYOND}.")
-        self._found.clear()
+        self._child_cache.clear()
         start = len(self._strings)
         self._strings += value + b"\0"
         self._units = self._units.copy()
@@ -253,12 +253,12 @@ class Rules:
         self._relocate(slot)
         self._units[slot] |= HAS_VALUE
         self._units[self._base(slot)] = IS_VALUE | start
-        self._found.clear()
+        self._child_cache.clear()
         self._root = self._base(0)
 
     def _relocate(self, slot: int) -> None:
         """Moves a node's children to a new page, with room for more."""
-        self._found.clear()
+        self._child_cache.clear()
         base, new = self._base(slot), len(self._units)
         old = self._units
         self._units = np.concatenate([old, np.zeros(PAGE, np.uint32)])
