@@ -99,4 +99,5 @@ def _correlation(
     var_x, var_y = n * xx - x * x, n * yy - y * y
     constant = (var_x <= _CONSTANT * n * xx) | (var_y <= _CONSTANT * n * yy)
     norm = tf.sqrt(tf.maximum(var_x, 0) * tf.maximum(var_y, 0))
-    return tf.where(constant, 0, (n * xy - x * y) / tf.where(constant, 1, norm))
+    norm = tf.where(constant, tf.ones_like(n), norm)
+    return tf.where(constant, tf.zeros_like(n), (n * xy - x * y) / norm)

@@ -18,43 +18,45 @@ from bertfam_tf.recipes.schema import DataConfig
 def read_split(
     data: DataConfig, split: str, task: str = "TextClassifier", names: list[str] | None = None
 ) -> tf.data.Dataset:
-    """A split as ``(features, label)``, in the names and types that a task takes.
+    """Reads a split as ``(features, label)``, with a task's names and types.
 
     Args:
-        data: of a recipe.
+        data: the ``data`` section of a recipe.
         split: ``train``, ``dev`` or ``test``.
         task: the task's class.
-        names: the valid labels where the recipe names none.
+        names: the valid labels, if the recipe names none.
 
     Returns:
-        without labels, ``(features,)``.
+        A dataset of ``(features, label)``, or ``(features,)`` without labels.
 
     Raises:
-        ValueError: when the recipe has no such split, a file or a column is missing, or a row is
-            not valid.
+        ValueError: if the recipe has no such split, a file or a column is missing, or a row is
+            invalid.
     """
     return open_split(data, split, task, names)[0]
 
 
 def columns(data: DataConfig) -> dict[str, Column] | None:
-    """Columns of texts and label; None for a published data set whose columns are known."""
+    """Returns the columns of texts and label; None for a published dataset with known columns."""
     label: dict[str, Column] = {} if data.label is None else {"label": data.label}
     if data.columns is not None:
         return {**label, **data.columns}
     if data.tfds is not None and columns_of(data.tfds) is not None:
         return None
-    found = {"text": data.text, **label}
-    return found if data.text_pair is None else {**found, "text_pair": data.text_pair}
+    pair = {} if data.text_pair is None else {"text_pair": data.text_pair}
+    return {"text": data.text, **label, **pair}
 
 
 def open_split(
     data: DataConfig, split: str, task: str, names: list[str] | None = None
 ) -> tuple[tf.data.Dataset, list[str]]:
-    """A split as ``read_split`` returns it, and the names of its labels."""
-    given = getattr(data, split, None)
-    if given is None:
+    """Reads a split as ``read_split`` does; also returns the names of its labels."""
+    names_of_files = getattr(data, split, None)
+    if names_of_files is None:
         raise ValueError(f"The recipe names no {split} file.")
-    files: list[str | Path] = list(given) if isinstance(given, list) else [given]
+    files: list[str | Path] = (
+        list(names_of_files) if isinstance(names_of_files, list) else [names_of_files]
+    )
     if data.tfds is None:
         files = [expand(str(file)) for file in files]
     limit = data.limit if split == "train" else None
@@ -78,10 +80,10 @@ def open_split(
 
 
 def trainable_task(task: str) -> type[tasks.Task]:
-    """The class of a task that recipes train.
+    """Returns the class of a task that recipes can train.
 
     Raises:
-        ValueError: for another name.
+        ValueError: if there is no such task.
     """
     known = tasks.trainable_tasks()
     if task not in known:
