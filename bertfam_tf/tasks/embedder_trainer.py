@@ -29,7 +29,7 @@ _NEGATIVES = "negatives"
 _FIELDS = Fields((TEXT, TEXT_PAIR), (_NEGATIVES,))
 _SINGLE = Fields((TEXT,), ())
 
-Similarity = Literal["contrastive", "cosent", "cosine", "teacher"]
+Similarity = Literal["contrastive", "cosent", "cosine", "embedding_mse"]
 
 
 class EmbedderTrainer(TextLearner):
@@ -46,8 +46,9 @@ class EmbedderTrainer(TextLearner):
       the cosine of the more similar one is to be larger (CoSENT, Su 2022).
     * ``"cosine"``: the squared error of the cosine, for similarities from -1 to 1 (arXiv
       1908.10084).
-    * ``"teacher"``: an example is a ``text``, whose label is the vector of a teacher; the loss is
-      the mean squared error (arXiv 2004.09813).
+    * ``"embedding_mse"``: an example is a ``text``, whose label is a teacher's embedding of it; the
+      loss is the mean squared error of the vectors (distillation, arXiv 2004.09813). Its former
+      name ``"teacher"`` warns.
 
     The embedder is trained itself: afterwards it predicts, is saved and exported as any other.
     Under a strategy with several replicas, each has its own in-batch negatives.
@@ -119,6 +120,14 @@ class EmbedderTrainer(TextLearner):
         **kwargs: Any,
     ):
         mini_batch_size = _renamed_size(mini_batch_size, rows_in_memory)
+        if str(objective) == "teacher":
+            objective = "embedding_mse"
+            warnings.warn(
+                "The objective 'teacher' is called 'embedding_mse'; the old name is for version "
+                "0.1 only.",
+                FutureWarning,
+                stacklevel=2,
+            )
         if objective not in get_args(Similarity):
             raise ValueError(unknown("objective", objective, get_args(Similarity)))
         if prompts is not None and len(prompts) != 2:
@@ -139,7 +148,7 @@ class EmbedderTrainer(TextLearner):
         self._objective = loss
         self._texts = _Texts(embedder, prompts)
         self._mini_batch_size = mini_batch_size
-        fields = _SINGLE if objective == "teacher" else _FIELDS
+        fields = _SINGLE if objective == "embedding_mse" else _FIELDS
         self.fields = fields._replace(described=embedder.fields.described)
 
     @property
@@ -354,7 +363,7 @@ class _Similarity:
 
     def targets(self, labels: tf.Tensor) -> tf.Tensor:
         """Labels of a batch as float32, in the graph."""
-        rank = 2 if self.kind == "teacher" else 1
+        rank = 2 if self.kind == "embedding_mse" else 1
         if labels.shape.rank != rank:
             expected = "(examples, width)" if rank == 2 else "(examples,)"
             raise ValueError(f"labels must have the shape {expected}, got {labels.shape}.")
@@ -367,7 +376,7 @@ class _Similarity:
         parts = []
         for width in self.widths:
             x = vectors[..., :width]
-            if self.kind == "teacher":
+            if self.kind == "embedding_mse":
                 error = ops.square(x[:, 0] - batch.targets[:, :width])
                 parts.append(mean_loss(ops.mean(error, axis=-1), batch.weights))
                 continue

@@ -241,19 +241,19 @@ class _Api:
         # requests that are still waiting for a thread.
         try:
             with anyio.fail_after(self._timeout_s + _GRACE_S):
-                found = await anyio.to_thread.run_sync(
+                result = await anyio.to_thread.run_sync(
                     _result_or_error, work, abandon_on_cancel=True
                 )
         except TimeoutError:
             raise ServingError(
                 Code.DEADLINE_EXCEEDED, "Timed out waiting for the prediction"
             ) from None
-        if isinstance(found, ServingError):
+        if isinstance(result, ServingError):
             try:
-                raise found
+                raise result
             finally:
-                del found  # the traceback refers to this frame
-        return found
+                del result  # the traceback refers to this frame
+        return result
 
     @property
     def _timeout_ms(self) -> int:
@@ -290,18 +290,18 @@ class _Api:
     def _decode(
         self, target: _Target, body: bytes
     ) -> tuple[json_tensor.PredictRequest, ServableLike]:
-        found: list[ServableLike] = []
+        servables: list[ServableLike] = []
 
         def inputs_of(signature: str) -> Mapping[str, Any]:
             # Looked up once, after the body is parsed: the version may be unloaded meanwhile.
             _, servable = self._models.find(target.name, target.version, target.label)
-            found.append(servable)
+            servables.append(servable)
             signature = signature or DEFAULT_SIGNATURE
             if signature not in servable.signatures:
                 raise invalid(f'Serving signature name: "{signature}" not found in signature def')
             return servable.signatures[signature].inputs
 
-        return json_tensor.decode_predict(body, inputs_of, self._limits), found[0]
+        return json_tensor.decode_predict(body, inputs_of, self._limits), servables[0]
 
     def _classify(self, target: _Target, body: bytes) -> bytes:
         request = classification_pb2.ClassificationRequest(model_spec=target.spec)
