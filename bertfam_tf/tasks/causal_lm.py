@@ -161,8 +161,9 @@ class CausalLM(Task):
         self._step = generation.decoder(self.backbone, self.head.logits)
 
     def perplexity(self, x: Any, *, batch_size: int = 8) -> float:
-        """Returns the perplexity of texts: exp of the mean cross-entropy of all tokens but the first
-        of each text; long texts are split into windows.
+        """Returns the perplexity of texts: exp of the mean cross-entropy per token.
+
+        The first token of each text is not counted; long texts are split into windows.
 
         Raises:
             ValueError: if there is no data, or its structure is unknown.

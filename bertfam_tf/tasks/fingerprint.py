@@ -17,8 +17,9 @@ from bertfam_tf.tasks.task import Task
 def fingerprint(model: Task | Backbone) -> str:
     """Returns the sha256 digest of a model; copies and other processes have the same.
 
-    It covers the family, config, task, options, tokenizer, and the weights that outputs depend on. A
-    pooler that a checkpoint lacks is initialized at random, and is left out if no output uses it.
+    It covers the family, config, task, options, tokenizer, and the weights that outputs depend on.
+    A pooler that a checkpoint lacks is initialized at random, so it is left out if no output uses
+    it.
     """
     backbone = model if isinstance(model, Backbone) else model.backbone
     described: dict[str, Any] = {"family": backbone.family, "config": backbone.config.to_dict()}

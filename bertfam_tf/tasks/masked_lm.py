@@ -221,9 +221,9 @@ class MaskedLM(Task):
 
         Returns:
             For each text, a list with an entry for each mask within ``max_length`` tokens:
-            ``top_k`` dicts, the most probable first, of ``token``, detokenized alone; ``score``, its
-            probability; and ``text``, in which it replaces that mask, with white space and other
-            masks unchanged. For a single text, its list.
+            ``top_k`` dicts, the most probable first, of ``token``, detokenized alone; ``score``,
+            its probability; and ``text``, in which it replaces that mask, with white space and
+            other masks unchanged. For a single text, its list.
 
         Raises:
             ValueError: for a ``top_k`` beyond the vocabulary, or as ``predict`` raises it.

@@ -1,4 +1,4 @@
-"""Labels of questions: answers, and where they start, as positions of tokens."""
+"""Targets of question answering: answers and their offsets as token positions."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class SpanTargets(Targets):
 
     @staticmethod
     def with_gold(x: Any, y: Any) -> tuple[Any, Any]:
-        """Texts and labels with all gold answers, as ``evaluate`` reads them."""
+        """Converts texts and labels, with all gold answers, for ``evaluate``."""
         return x, None if y is None else _arrays(y)
 
     def prepared(self, x: Any, y: Any) -> tuple[Any, Any]:
-        # Training takes the first gold answer alone.
+        # Training uses the first gold answer only.
         if y is None:
             return x, None
         return x, {name: values for name, values in _arrays(y).items() if name != GOLD}
@@ -103,7 +103,8 @@ def _bytes_of_answer(
         int32 (batch,), the first bytes and the bytes after the last; 0 and 0 for no answer.
 
     Raises:
-        InvalidArgumentError: at run time, with ``MARK``, for the first answer that is not there.
+        InvalidArgumentError: at run time, with ``MARK``, for the first answer that is not in its
+            context.
     """
     context = features[CONTEXT]
     bare = tf.strings.regex_replace(answer, f"^{SPACES}|{SPACES}$", "")
