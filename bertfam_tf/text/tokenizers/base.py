@@ -154,24 +154,13 @@ class Tokenizer(tf.Module):
     def _stated(
         cls, config: dict[str, Any], path: Path, arguments: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Returns the arguments that tokenizer_config.json defines.
-
-        Args:
-            config: its content.
-            path: the file.
-            arguments: what ``_read_files`` returned.
-        """
+        """Returns the arguments that ``config``, the content of tokenizer_config.json, defines."""
         stated = {ours: config[key] for key, ours in cls._config_keys.items() if key in config}
         return stated_special_tokens(config, path) | stated
 
     @classmethod
     def _fits(cls, special: SpecialTokens, arguments: Mapping[str, Any], folder: Path) -> bool:
-        """Returns whether files may belong to a published class with these special tokens.
-
-        Args:
-            special: the special tokens of the published class.
-            arguments, folder: as in ``_read_files``.
-        """
+        """Returns whether files may belong to a published class with these special tokens."""
         return set(special) <= set(arguments["vocabulary"])
 
     def _is_preset(self, options: Mapping[str, Any]) -> bool:

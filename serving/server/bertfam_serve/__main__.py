@@ -286,8 +286,8 @@ def _session_config(options: argparse.Namespace) -> Any:
     if options.tensorflow_session_config_file:
         text_format.read(options.tensorflow_session_config_file, config)
     else:
-        # Concurrent requests use the cores better than the parts of one operation do: see
-        # docs/guides/production.md. Threads that spin while they wait take time from the others.
+        # Parallel requests use cores better than parallelism within an operation: see
+        # docs/guides/production.md. Threads that spin while they wait take time from others.
         config.intra_op_parallelism_threads = 1
         config.experimental.disable_thread_spinning = True
     if options.tensorflow_intra_op_parallelism is not None:

@@ -28,13 +28,13 @@ from bertfam_serve.json_text import (
 from bertfam_serve.request_limits import RequestLimits
 from bertfam_tf.export.runtime.status import ServingError, invalid, unimplemented
 
-# Of names in an error, and of their characters.
+# The number of names that an error lists, and of characters of each name.
 _MAX_SHOWN = 20
 _NO_LIMITS = RequestLimits(sys.maxsize, sys.maxsize, sys.maxsize)
 
 InputMap = Mapping[str, meta_graph_pb2.TensorInfo]
 Location = Callable[[Sequence[int]], str]
-"""Names a value in the request by its index in a tensor, for errors."""
+"""Returns the JSON path of a value, given its index in a tensor, for error messages."""
 
 
 class PredictRequest(NamedTuple):
@@ -187,7 +187,7 @@ _LEAVES = {
     tf.bool: _Leaf(frozenset({bool}), np.bool_, "true or false"),
     tf.string: _Leaf(frozenset({str, dict}), object, 'a string or {"b64": "…"}'),
 }
-# Of other dtypes only empty arrays can be sent.
+# Other dtypes can only be sent as empty arrays.
 _UNSUPPORTED = _Leaf(frozenset(), np.float64, "nothing")
 _MAX_DIMENSIONS = 64  # numpy's limit; TensorFlow's is 254
 

@@ -52,8 +52,8 @@ _INSPECTION = re.compile(
     rf"/v1/models(?:/(?P<name>[^/:]+))?{_VERSION}(?:/(?P<verb>metadata))?",
     re.IGNORECASE | re.ASCII,
 )
-# Bodies and answers up to these sizes are decoded and encoded in the event loop, which takes less
-# time than handing them to a thread: of a body in bytes, of an answer in elements of its arrays.
+# Bodies up to this number of bytes, and answers up to this number of array elements, are decoded
+# and encoded in the event loop, which takes less time than handing them to a thread.
 _SMALL_BODY, _SMALL_ANSWER = 4096, 1024
 # How long a run may continue after its deadline until the client gets an error anyway.
 _GRACE_S = 5.0
@@ -122,7 +122,7 @@ def app(
 
 
 def answering_503(app: ASGIApp) -> ASGIApp:
-    """Wraps an app so that requests which the end of the server cancels are answered with 503.
+    """Wraps an app so that requests that are cancelled by a shutdown are answered with 503.
 
     uvicorn cancels what is still running after the grace period, and logs a traceback for each
     request that ends with an exception.

@@ -113,7 +113,7 @@ class ApiKeyMiddleware:
 class ApiKeyInterceptor(grpc.ServerInterceptor):
     """Refuses calls without a valid key with UNAUTHENTICATED, except health checks.
 
-    The metadata keys are those of the HTTP headers: ``x-api-key``, or ``authorization`` with
+    The metadata keys are the names of the HTTP headers: ``x-api-key``, or ``authorization`` with
     ``Bearer KEY``.
     """
 

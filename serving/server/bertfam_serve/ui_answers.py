@@ -60,7 +60,7 @@ class Field(NamedTuple):
 
 
 def questions(servable: ServableLike) -> list[str]:
-    """Returns the signatures that the page can ask: ``serving_default``, or those of several tasks.
+    """Returns the signatures that the page offers: ``serving_default``, or one per task.
 
     Raises:
         ServingError: INVALID_ARGUMENT for a model without a signature that takes texts alone.
@@ -158,7 +158,7 @@ def run_attention(
         return None
     count = int(outputs["count"][0])
     layers = outputs["attention"][0][:, :, :count, :count]
-    # Layers with fewer heads have zeros in place of others.
+    # Layers with fewer heads than others are padded with zeros.
     return (
         [_text(token) for token in outputs["tokens"][0][:count]],
         [layer[layer.any(axis=(1, 2))] for layer in layers],
@@ -171,7 +171,7 @@ def _inputs(servable: ServableLike, texts: Mapping[str, str], question: str) -> 
 
 
 def _view(question: str, kind: str) -> str:
-    """The signature that answers a question in another form."""
+    """The name of the signature with another view of a signature's answers."""
     return kind if question == DEFAULT_SIGNATURE else f"{question}_{kind}"
 
 
