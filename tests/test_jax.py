@@ -12,7 +12,7 @@ import pytest
 import bertfam_tf as bf
 from bertfam_tf import heads, layers
 from bertfam_tf.corpora import Format, Masking, Shards, shards
-from bertfam_tf.corpora.documents import Part
+from bertfam_tf.corpora.documents import FileRange
 from bertfam_tf.objectives import MaskedTokens, SpanBoundary, span_boundary_head
 from bertfam_tf.training import optimizers
 from bertfam_tf.training.learner import Learner
@@ -141,7 +141,7 @@ def test_a_run_on_token_ids_in_tfrecords(tiny, tmp_path):
     options = {"documents": "line", "sentences": "line", "seed": 3}
     files = [{"name": "text"}]
     job = shards.description(form, files=files, unit=10**6, **options)
-    units = [shards.Unit(0, (Part(tmp_path / "text"),))]
+    units = [shards.Unit(0, (FileRange(tmp_path / "text"),))]
     shards.begin(folder, job)
     shards.write_shard(folder, units[0], form, **options)
     shards.finish(folder, job, units)

@@ -1,4 +1,4 @@
-"""What several commands need."""
+"""Functions that several commands share."""
 
 import argparse
 import sys
@@ -83,7 +83,7 @@ def prompt_name(task: Any, given: str | None, usual: tuple[str, ...]) -> str | N
 
 
 def set_language(task: Any, options: argparse.Namespace) -> None:
-    """Sets the task's language to that of ``--language``, a code or an id, if it is given."""
+    """Sets the task's language to ``--language``, a code or an id; unchanged without it."""
     given = options.language
     if given is not None:
         task.language = int(given) if given.isdecimal() else given
@@ -95,10 +95,10 @@ def saved_task(path: str, name: str | None = None, *, several: bool = False) -> 
     Args:
         path: its directory, or the output directory of a recipe.
         name: of one of several tasks that were saved together.
-        several: whether all of them together will do.
+        several: whether to return all of them if ``name`` is None.
 
     Raises:
-        ValueError: for several tasks of which none is named, or a name of one task or none.
+        ValueError: if ``name`` is missing for several tasks, unknown, or given for a single task.
     """
     from bertfam_tf import tasks
     from bertfam_tf.recipes.directory import model_directory

@@ -37,9 +37,8 @@ _COMMANDS = (
 def main(arguments: list[str] | None = None) -> int:
     """Runs one command and returns the exit status. User errors are one line on stderr.
 
-    The status is 2 for a wrong recipe or option and a wrong or missing file, with which the
-    command fails again (as for wrong usage), 1 for errors that may pass, such as a full disk, and
-    130 for Ctrl-C.
+    The status is 2 for wrong usage, a wrong recipe or option and a wrong or missing file, 1 for
+    errors that may be temporary, such as a full disk, and 130 for Ctrl-C.
     """
     options = _parsed(sys.argv[1:] if arguments is None else arguments)
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
@@ -60,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parsed(arguments: list[str]) -> argparse.Namespace:
-    """The options of a command, which may stand before, between and after its other arguments."""
+    """Parses arguments; options may stand before, between and after positional ones."""
     parser = _parser()
     name = arguments[0] if arguments else ""
     [commands] = (x for x in parser._actions if isinstance(x, argparse._SubParsersAction))

@@ -89,7 +89,7 @@ def _pieces(tokenizer: Any, texts: list[bytes]) -> list[dict[str, list]]:
 def _packed(
     tokenizer: Any, packer: Any, texts: list[bytes], pair: bytes | None
 ) -> list[dict[str, list]]:
-    """The packed inputs of each text, by column; offsets and text are None at special tokens."""
+    """The packed inputs of each text, by column; offsets and source are None at special tokens."""
     parts = [tokenizer.tokenize_with_offsets(texts)]
     if pair is not None:
         parts.append(tokenizer.tokenize_with_offsets([pair] * len(texts)))

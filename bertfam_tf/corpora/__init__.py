@@ -1,4 +1,4 @@
-"""Examples of pretraining as ``tf.data``: formats, masks, orders, shards, languages and streams."""
+"""Pretraining examples as ``tf.data``: formats, masks, permutations, shards, languages, streams."""
 
 from bertfam_tf.lazy import lazy
 

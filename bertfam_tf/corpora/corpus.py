@@ -1,4 +1,4 @@
-"""Text files as batches of pretraining, with only a few examples in memory at a time."""
+"""Pretraining batches from text files, with only a few examples in memory at a time."""
 
 from __future__ import annotations
 

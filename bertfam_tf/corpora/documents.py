@@ -15,8 +15,8 @@ from bertfam_tf.validation import one_of
 DOCUMENTS = ("blank_line", "file", "line")
 SENTENCES = ("line", "split")
 
-# A full stop and what closes a quotation or bracket, before a capital letter, digit or opening
-# quotation. Abbreviations before names are split too: sentences of pretraining need not be exact.
+# Sentence-final punctuation and closing quotes or brackets, before a capital letter, digit or
+# opening quote. Abbreviations before names are split too: pretraining needs no exact sentences.
 _END = re.compile(r"(?<=[.!?…。！？])([\"'”’»)\]]*)\s+(?=[\"'“‘«(\[]*[^\W_a-z])")
 
 
@@ -45,12 +45,11 @@ def find_files(patterns: Iterable[str | Path]) -> list[Path]:
     return all_files
 
 
-class Part(NamedTuple):
-    """A range of bytes of a text file, with the documents whose preceding separator starts in it.
+class FileRange(NamedTuple):
+    """The documents of a text file whose preceding separator starts in a range of bytes.
 
-    A separator is a blank line where these separate documents, and any line where each is one. The
-    file's first document is in the range that starts at 0. Adjacent ranges contain each document
-    once.
+    A separator is a blank line, or any line if each line is a document. The first document belongs
+    to the range that starts at 0. Adjacent ranges contain each document once.
 
     Fields:
         file: UTF-8 text, which may be compressed by gzip.
@@ -75,7 +74,7 @@ class Part(NamedTuple):
 
 
 class Texts(Protocol):
-    """A source of documents: a ``Part``, or ``data.published.Texts``."""
+    """A source of documents: a ``FileRange``, or ``data.published.Texts``."""
 
     def lines(self, documents: str) -> Iterator[str]:
         """Returns the lines of all documents, stripped; ``documents`` as for ``read_documents``."""
@@ -110,7 +109,7 @@ def _documents(
     files: Iterable[str | Path | Texts], documents: str, sentences: str
 ) -> Iterator[Iterator[str]]:
     for file in files:
-        texts = Part(file) if isinstance(file, str | Path) else file
+        texts = FileRange(file) if isinstance(file, str | Path) else file
         for document in _split(texts.lines(documents), documents):
             yield (
                 sentence

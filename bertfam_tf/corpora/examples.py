@@ -1,4 +1,4 @@
-"""Examples of pretraining: formed from documents, and in batches with masks."""
+"""Forms pretraining examples from documents, and batches them with masks."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ PAIR_FORMATS = ("segment_pairs", "sentence_pairs")
 # Sentences that are tokenized in one call.
 _SENTENCES = 1024
 SEEDS = 2**31
-# From sentences to the spans of each, from which byte up to which.
+# A function from sentences to the spans of each, as byte offsets (start, end).
 Spans = Callable[[list[str]], list[list[tuple[int, int]]]]
-# Batches of full examples that are divided anew where batches are of tokens.
+# With batch_tokens, as many examples as in this many full batches are batched at a time.
 _TOGETHER = 16
 
 
 class Format:
-    """How documents become examples, and examples a model's inputs.
+    """Forms examples from documents, and packs examples as a model's inputs.
 
     Args:
         tokenizer: the tokenizer of the model.
         length: the maximum number of tokens of an example, with special tokens.
-        name: one of the four of ``objectives.formats``, such as ``"full_sentences"``.
+        name: a format of ``corpora.formats``, such as ``"full_sentences"``.
         task: the task of pairs, ``"nsp"`` or ``"sop"``.
         spans: finds the spans of sentences, such as named entities, for the unit ``"given"`` of
             ``Masking``; None for none.
@@ -82,8 +82,8 @@ class Format:
         Args:
             documents: sentences, as ``data.documents.read_documents`` returns them.
             seed: the seed of random draws for pairs.
-            in_turns: for pairs, whether documents are read in turns instead of each into memory;
-                their iterators have to be independent, as for several files.
+            in_turns: for pairs, whether documents are read in turns instead of into memory; their
+                iterators must be independent, as for several files.
         """
         tokens: Iterable[Any]
         if self.pairs and in_turns:
@@ -103,7 +103,7 @@ class Format:
     def pack(self, first: tf.RaggedTensor, second: tf.RaggedTensor) -> dict[str, tf.Tensor]:
         """Returns the inputs of a batch of examples, int32 (batch, tokens), with special tokens.
 
-        With ``spans``, one more is ``"spans"``, as ``Masking`` takes it.
+        With ``spans``, they include ``"spans"`` for ``Masking``.
         """
         inputs = self._packed(first, second)
         if self.spans is None:
@@ -144,16 +144,16 @@ class Format:
         return one + two + tf.where(two > 0, *(tf.constant(n, tf.int64) for n in special[::-1]))
 
     def _tokens(self, sentences: Iterator[str]) -> Iterator[Sentence]:
-        while some := list(islice(sentences, _SENTENCES)):
-            yield from (self._ids(some) if self.spans is None else self._ids_and_spans(some))
-
-    def _ids(self, sentences: list[str]) -> list[Sentence]:
-        return self.tokenizer.tokenize(sentences).to_list()
+        while batch := list(islice(sentences, _SENTENCES)):
+            if self.spans is None:
+                yield from self.tokenizer.tokenize(batch).to_list()
+            else:
+                yield from self._ids_and_spans(batch)
 
     def _ids_and_spans(self, sentences: list[str]) -> list[Sentence]:
-        """Returns ids plus the vocabulary size times the number of a span, 0 for none.
+        """Encodes the index of each token's span, 0 for none, in the token's id.
 
-        Formats rearrange numbers, whatever they stand for.
+        The result is ``id + index · vocab_size``: formats can rearrange it like any id.
         """
         assert self.spans is not None
         ids, starts, ends = self.tokenizer.tokenize_with_offsets(sentences)
@@ -171,7 +171,7 @@ class Format:
         return [row[:length].tolist() for row, length in zip(both, lengths, strict=True)]
 
     def _tokens_of_each(self, documents: Iterable[Iterator[str]]) -> Iterator[Iterator[Sentence]]:
-        """Returns the same for consecutive documents, which share calls: most are short."""
+        """Tokenizes consecutive documents in shared calls, because most documents are short."""
         numbers: deque[int] = deque()
 
         def sentences() -> Iterator[str]:
@@ -189,11 +189,11 @@ class Format:
 
 
 class Examples:
-    """Examples in passes over all of them, and their batches.
+    """Passes over examples, in batches.
 
-    In each pass the order is drawn anew. Pairs depend on the seed and the copy of the text that the
-    pass reads, and an example's masks also on its index in that copy: they are the same in any
-    order and in batches of any size.
+    Each pass has a new random order. Pairs depend on the seed and the copy of the text that the
+    pass reads, and an example's masks also on its index in that copy, so they are the same in any
+    order and batch size.
 
     A subclass implements `count`, `_batched` and `_packed`.
 
@@ -254,8 +254,8 @@ class Examples:
                 calls static masking (BERT's code writes 10 or 5 copies, ALBERT's 40); None for new
                 masks and pairs in each pass.
             passes: the number of passes over the examples; None for no end.
-            start: the number of examples of these passes that are left out at their beginning; with
-                ``batch_tokens``, the number of batches. They are read, but not masked.
+            start: the number of examples to skip; with ``batch_tokens``, the number of batches.
+                They are read, but not masked.
 
         Returns:
             A data set of (inputs, targets, weights): ``token_ids``, ``padding_mask`` and
@@ -297,8 +297,8 @@ class Examples:
 
     def _masked(self, masking: Masking) -> Any:
         def masked(*example: Any) -> tuple:
-            *parts, seeds = example
-            inputs, targets = self._packed(*parts)
+            *segments, seeds = example
+            inputs, targets = self._packed(*segments)
             spans = {"spans": inputs.pop("spans")} if "spans" in inputs else {}
             masked_batch = masking(inputs["token_ids"], inputs["padding_mask"], seeds, **spans)
             targets |= {
@@ -342,7 +342,7 @@ class FormedExamples(Examples):
             )
 
         def divided(*chunk: Any) -> tf.data.Dataset:
-            """Returns the batches of a chunk: as many of the next examples as there is room for."""
+            """Splits a chunk into batches with as many consecutive examples as fit."""
             tokens = self.format.tokens(*chunk[:2])
             total = tf.cumsum(tokens)
 
@@ -419,8 +419,8 @@ def in_passes(
         copies, passes, start: the same as for ``Examples.batches``.
     """
     numbers = count() if passes is None else range(passes)
-    of_passes = (one_pass(formed, seed, shuffle, copies, number) for number in numbers)
-    return islice(chain.from_iterable(of_passes), start, None)
+    all_passes = (one_pass(formed, seed, shuffle, copies, number) for number in numbers)
+    return islice(chain.from_iterable(all_passes), start, None)
 
 
 def one_pass(
@@ -439,11 +439,11 @@ def one_pass(
 
 def shuffled(examples: Iterator[Any], size: int, draw: random.Random) -> Iterator[Any]:
     """Draws each next example among ``size``."""
-    waiting = list(islice(examples, size - 1))
+    buffer = list(islice(examples, size - 1))
     for example in examples:
-        waiting.append(example)
-        at = draw.randrange(len(waiting))
-        waiting[at], waiting[-1] = waiting[-1], waiting[at]
-        yield waiting.pop()
-    draw.shuffle(waiting)
-    yield from waiting
+        buffer.append(example)
+        i = draw.randrange(len(buffer))
+        buffer[i], buffer[-1] = buffer[-1], buffer[i]
+        yield buffer.pop()
+    draw.shuffle(buffer)
+    yield from buffer

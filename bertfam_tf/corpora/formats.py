@@ -1,4 +1,4 @@
-"""Documents to the inputs of pretraining, in the four formats of RoBERTa (arXiv 1907.11692, 4.2).
+"""Forms pretraining examples in RoBERTa's four formats (arXiv 1907.11692, section 4.2).
 
 A document is a list of sentences, each a list of token ids. Every sentence is in one example, once:
 a sentence that is longer than an example is divided, and nothing is truncated. (BERT's code
@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import NamedTuple
 
 from bertfam_tf.validation import in_range, one_of
@@ -80,12 +80,12 @@ def segment_pairs(
 
     With ``task="nsp"`` the second segment is from another document in half of the pairs: two pairs
     exchange their second segments. With ``task="sop"`` the segments of half of the pairs are
-    swapped (ALBERT, arXiv 1909.11942, section 3.1). Both kinds are equally frequent
-    but for pairs of a last long document, for which there is no pair of another. A sentence alone
-    at the end of a document is an example of one segment, without a label.
+    swapped (ALBERT, arXiv 1909.11942, section 3.1). Both kinds are equally frequent, except for
+    pairs at the end of a last long document, which cannot be exchanged. A single sentence at the
+    end of a document is an example of one segment, without a label.
 
     Args:
-        documents: in the order in which they are read, sixteen of them in turns.
+        documents: the documents, sixteen of which are read in turns.
         length: the maximum number of tokens of a pair, without special tokens.
         task: ``"nsp"``, next sentence prediction; or ``"sop"``, sentence order prediction.
         short: the proportion of examples with a random smaller maximum (BERT's ``short_seq_prob``).
@@ -177,9 +177,7 @@ def _labelled(
 
 def _divided(chunk: list[Sentence], draw: random.Random) -> tuple[list[int], list[int]]:
     at = draw.randrange(1, len(chunk)) if len(chunk) > 1 else 1
-    first, second = (
-        [token for each in part for token in each] for part in (chunk[:at], chunk[at:])
-    )
+    first, second = (list(chain.from_iterable(half)) for half in (chunk[:at], chunk[at:]))
     return first, second
 
 

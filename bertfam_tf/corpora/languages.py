@@ -1,4 +1,4 @@
-"""Text of several languages and its translations as batches of pretraining."""
+"""Pretraining batches from texts of several languages and their translations."""
 
 from __future__ import annotations
 
@@ -185,8 +185,8 @@ class Languages:
         Args:
             passes: the number of passes over everything, one language after the other; None for no
                 end, with languages in random order.
-            start: the number of examples that are left out, rounded down to whole batches, or of
-                batches by tokens: the first ones of all languages together.
+            start: the number of examples to skip, rounded down to whole batches, or the number of
+                batches with ``batch_tokens``; counted over all languages.
 
         Returns:
             A data set of (inputs, targets, weights), with ``language_ids`` and ``position_ids``,
@@ -195,31 +195,31 @@ class Languages:
         """
         options: Any = {"batch_tokens": batch_tokens, "copies": copies, "passes": passes}
         texts = [
-            corpus.batches(batch_size, masking, **options).map(_of_language(number))
-            for number, corpus in self.corpora.items()
+            corpus.batches(batch_size, masking, **options).map(_with_language(language))
+            for language, corpus in self.corpora.items()
         ]
-        pairs = [each.batches(batch_size, masking, **options) for each in self.translations]
+        pairs = [source.batches(batch_size, masking, **options) for source in self.translations]
         if passes is not None:
             dataset, *others = texts + pairs
-            for each in others:
-                dataset = dataset.concatenate(each)
+            for other in others:
+                dataset = dataset.concatenate(other)
         else:
             dataset = tf.data.Dataset.choose_from_datasets(texts + pairs, self._choices())
         return training_options(dataset.skip(start // (batch_size or 1)).prefetch(2))
 
     def _choices(self) -> tf.data.Dataset:
         """Returns the index of the data set of each batch."""
-        sizes = [[_sentences(each) for each in self.corpora.values()]]
-        sizes.append([each.count() for each in self.translations])
-        logits = [self.exponent * np.log(np.array(each, "float32")) for each in sizes if each]
-        kinds = [len(each) for each in logits]
+        sizes = [[_sentences(corpus) for corpus in self.corpora.values()]]
+        sizes.append([source.count() for source in self.translations])
+        logits = [self.exponent * np.log(np.array(kind, "float32")) for kind in sizes if kind]
+        kinds = [len(kind) for kind in logits]
 
         def drawn(kind: int, seed: tf.Tensor) -> tf.Tensor:
             first = sum(kinds[:kind])
             return first + tf.random.stateless_categorical(logits[kind][None], 1, seed)[0, 0]
 
         def choice(step: tf.Tensor) -> tf.Tensor:
-            # A function of the step alone, so that a resumed run makes the same draws.
+            # It only depends on the step, so that a resumed run makes the same draws.
             seed = tf.stack([tf.constant(self.seed % SEEDS, tf.int64), step])
             choices = [drawn(kind, seed) for kind in range(len(kinds))]
             return choices[0] if len(choices) == 1 else tf.where(step % 2 == 0, *choices)
@@ -232,10 +232,10 @@ def position_ids(padding_mask: tf.Tensor) -> tf.Tensor:
     return padding_mask * (tf.cumsum(padding_mask, axis=1) - 1)
 
 
-def _of_language(number: int) -> Any:
+def _with_language(language: int) -> Any:
     def batch(inputs: Mapping[str, Any], targets: Mapping[str, Any], weights: Any) -> tuple:
         mask = inputs["padding_mask"]
-        more = {"language_ids": mask * number, "position_ids": position_ids(mask)}
+        more = {"language_ids": mask * language, "position_ids": position_ids(mask)}
         translated = tf.zeros_like(targets["pair"])
         return {**inputs, **more}, {**targets, "translated": translated}, weights
 

@@ -1,4 +1,4 @@
-"""Selection and replacement of masked tokens, implemented once for all objectives."""
+"""Selects and masks tokens, for all objectives."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from bertfam_tf.text.kernels.unicode import CHINESE
 from bertfam_tf.text.tokenizers.byte_bpe import byte_characters
 from bertfam_tf.validation import in_range, one_of
 
-# Purposes of random numbers, so that no number serves two of them.
+# Each purpose has its own stream of random numbers.
 _COUNT, _PIECE, _ANCHOR, _LENGTH, _FIT, _REPLACE, _RANDOM, ORDER, _KIND = range(9)
 
-# White space but the space, which belongs to the word after it, as GPT-2's vocabulary writes it.
+# White space in GPT-2's vocabulary, except the space, which belongs to the next word.
 _BLANKS = tuple("\u0109\u010a\u010b\u010c\u010d")
 # Scripts without spaces between words: ideographs, Thai and Lao, Burmese, Khmer, kana.
 _UNSPACED = (
@@ -51,35 +51,35 @@ class Masked(NamedTuple):
 class Masking:
     """Selects tokens and replaces them (BERT, arXiv 1810.04805, section 3.1).
 
-    A share ``rate`` of an example's tokens other than special ones is selected. Its number is
+    Selects a proportion ``rate`` of an example's tokens, special tokens excluded. The number is
     rounded up or down at random, so that the mean is ``rate`` for short examples too; BERT's code
-    rounds to the nearest, and counts special tokens. Units longer than a token are selected whole:
-    one that exceeds the remaining number is selected with the probability that keeps the mean,
-    where BERT's code leaves it out and masks less than 15 %, and SpanBERT's code cuts it, within
-    words too. Long units are last more often, so that selected spans are a little shorter on
-    average than drawn ones, less so than SpanBERT's (``tools/results/masking.md``).
+    rounds to the nearest, and counts special tokens. Units longer than a token are selected whole.
+    A unit that exceeds the remaining number is selected with the probability that keeps the mean;
+    BERT's code omits it and masks less than 15 %, and SpanBERT's code cuts it, even within words.
+    Long units are last more often, so selected spans are a little shorter on average than drawn
+    ones, but less so than SpanBERT's (``tools/results/masking.md``).
 
-    Units are drawn with equal probability, whatever their number of tokens.
+    All units are drawn with equal probability, whatever their number of tokens.
 
-    Random numbers are a hash of the example's seed, its positions and the purpose: an example is
+    Random numbers are a hash of the example's seed, its positions and the purpose, so an example is
     masked in the same way eagerly, in graphs, in batches of any size and by any number of workers.
 
     Args:
-        tokenizer: with a mask token.
-        rate: the share of the tokens that are selected.
-        unit: ``"piece"``; ``"word"`` for whole words; or ``"given"`` for spans that are handed
-            over in each call, such as named entities, and whole words: those that SpanBERT (arXiv
-            1907.10529) is compared with.
-        lengths: the probabilities of 1, 2, … consecutive units to be selected together; relative,
-            they need not add up to 1. ``ngrams`` and ``geometric`` compute ALBERT's and SpanBERT's.
-        masked, random: the share of the selected that is replaced by the mask token, and by a
-            random token that is not special; others stay as they are.
+        tokenizer: a tokenizer with a mask token.
+        rate: the proportion of tokens to select.
+        unit: ``"piece"`` for tokens; ``"word"`` for whole words; or ``"given"`` for spans that each
+            call passes, such as named entities, and whole words: the alternatives that SpanBERT
+            (arXiv 1907.10529) is compared with.
+        lengths: relative probabilities of selecting 1, 2, … consecutive units together. ``ngrams``
+            and ``geometric`` compute ALBERT's and SpanBERT's.
+        masked, random: the proportions of selected tokens that are replaced by the mask token, and
+            by a random token that is not special; the others are unchanged.
         together: whether one draw decides for a whole run of selected tokens (SpanBERT, arXiv
-            1907.10529, section 3.1), or each token has its own.
+            1907.10529, section 3.1) instead of each token.
         max_predictions: the maximum number of selected tokens; None for no maximum.
-        words: for the unit ``"given"``, the share of draws that select a word instead of a span;
-            where an example has none left of one kind, the other is drawn. 0 for spans alone, which
-            may be too few for ``rate``.
+        words: for the unit ``"given"``, the proportion of draws that select a word instead of a
+            span; if an example has none left of one kind, the other is drawn. 0 for spans only,
+            which may be too few for ``rate``.
 
     Raises:
         ValueError: if the tokenizer has no mask token, the unit is unknown, a proportion is not
@@ -101,9 +101,9 @@ class Masking:
         words: float = 0.5,
     ):
         one_of("unit", unit, ("piece", "word", "given"))
-        shares = {"rate": rate, "masked": masked, "random": random, "words": words}
-        for name, share in shares.items():
-            in_range(name, share, at_least=0, at_most=1)
+        proportions = {"rate": rate, "masked": masked, "random": random, "words": words}
+        for name, proportion in proportions.items():
+            in_range(name, proportion, at_least=0, at_most=1)
         if masked + random > 1:
             raise ValueError(f"masked {masked} and random {random} must add up to at most 1.")
         weights = np.asarray(lengths, "float64")
@@ -231,8 +231,8 @@ class Masking:
             first, side = (_row_sum(tf.where(anchor, x, 0)) for x in (units, sides))
             longer = draw(_LENGTH, step)[:, None] >= self._cumulative[:-1]
             last = first + _row_sum(longer)
-            of_run = (units >= first[:, None]) & (units <= last[:, None])
-            run = of_run & candidates & (sides == side[:, None]) & ~selected
+            run = (units >= first[:, None]) & (units <= last[:, None])
+            run &= candidates & (sides == side[:, None]) & ~selected
             size = _row_sum(run)
             fits = tf.cast(left, tf.float32) >= draw(_FIT, step) * tf.cast(size, tf.float32)
             fits &= _row_sum(selected) + size <= limit
@@ -276,16 +276,16 @@ class Masking:
 
         most = tf.reduce_max(tf.concat([[0], _row_sum(selected)], 0))
         order = tf.argsort(tf.where(selected, position, length), axis=1, stable=True)[:, :most]
-        there = tf.gather(selected, order, batch_dims=1)
+        valid = tf.gather(selected, order, batch_dims=1)
 
         def listed(x: tf.Tensor) -> tf.Tensor:
-            return tf.where(there, tf.gather(x, order, batch_dims=1), 0)
+            return tf.where(valid, tf.gather(x, order, batch_dims=1), 0)
 
         return Masked(
             tf.where(selected, replaced, token_ids),
             listed(position),
             listed(token_ids),
-            tf.cast(there, tf.float32),
+            tf.cast(valid, tf.float32),
             listed(starts),
             listed(ends),
         )
@@ -352,7 +352,7 @@ def word_edges(tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _piece_text(piece: str) -> bytes:
-    """Returns the text of a piece of SentencePiece; of a byte such as "<0xE4>" the byte."""
+    """Returns the text of a SentencePiece piece; the byte of a byte piece such as "<0xE4>"."""
     byte = re.fullmatch("<0x([0-9A-F]{2})>", piece)
     return bytes([int(byte[1], 16)]) if byte else piece.encode()
 
@@ -381,17 +381,17 @@ def _starts_at_punctuation(text: bytes) -> bool:
 
 
 def spans_at(starts: Any, ends: Any, span_starts: Any, span_ends: Any) -> tf.Tensor:
-    """Returns which span each token is in, from offsets in the text, such as a tagger's.
+    """Returns the span of each token, from offsets in the text, such as a tagger's.
 
     Args:
-        starts, ends: integer (batch, length), the offsets of tokens; equal ones where a token is
-            not in the text, as special tokens and padding.
-        span_starts, span_ends: integer (batch, spans), of spans in the same text, in the same unit
-            (tokenizers count bytes); equal ones where an example has fewer.
+        starts, ends: integer (batch, length), the offsets of tokens; equal for tokens that are not
+            in the text, such as special tokens and padding.
+        span_starts, span_ends: integer (batch, spans), the offsets of spans, in the same unit
+            (tokenizers count bytes); equal where an example has fewer spans.
 
     Returns:
-        int32 (batch, length): the index of a span plus 1, of the last if there are several, for
-        tokens that overlap with it; 0 for others.
+        int32 (batch, length): one plus the index of the (last) span that a token overlaps with; 0
+        for other tokens.
     """
     starts, ends = (_integers(n, x)[:, :, None] for n, x in (("starts", starts), ("ends", ends)))
     first = _integers("span_starts", span_starts)[:, None]
@@ -403,10 +403,10 @@ def spans_at(starts: Any, ends: Any, span_starts: Any, span_ends: Any) -> tf.Ten
 
 
 class Numbers:
-    """Random numbers from 0 to 1, without 1, for each example.
+    """Random numbers in [0, 1) for each example.
 
-    TensorFlow's stateless generators have one seed for a whole tensor, so that an example's numbers
-    would depend on the rest of its batch.
+    TensorFlow's stateless generators take one seed for a whole tensor, so an example's numbers
+    would depend on its batch.
 
     Args:
         seeds: integer (batch, 2).
@@ -421,7 +421,7 @@ class Numbers:
         return _unit(_mixed(self._of(purpose) + tf.cast(step, tf.uint32)))
 
     def positions(self, purpose: int, like: tf.Tensor) -> tf.Tensor:
-        """Returns float32 (batch, length), which a longer tensor starts with too."""
+        """Returns float32 (batch, length); the numbers do not depend on the length."""
         index = tf.cast(tf.range(tf.shape(like)[1]), tf.uint32)
         return _unit(_mixed(self._of(purpose)[:, None] + index))
 

@@ -27,7 +27,7 @@ class Permuted(NamedTuple):
 
 
 class Permutation:
-    """Draws the order in which tokens are predicted, and which of them are (partial prediction).
+    """Draws the order of prediction, and the tokens to predict (partial prediction).
 
     Tokens that are not predicted come first, and all tokens attend to them. The predicted ones, and
     special tokens, follow in random order; each attends to those before it, and predicted tokens

@@ -23,23 +23,22 @@ class CorpusConfig:
             ``length`` have to be the same, and ``documents`` and ``sentences`` are not read; or a
             table of them by language.
         format: ``stream``, all text as one stream of tokens, for causal models; ``sentences``,
-            each sentence alone, for models that read characters (``bilm``); or examples of
-            sentences in one of the formats of ``bertfam_tf.objectives``: ``full_sentences``,
-            ``doc_sentences``, ``segment_pairs`` or ``sentence_pairs``.
-        length: the number of tokens of an example, special tokens included; of a stream, of a
-            segment, which is processed in one step.
+            single sentences, for models that read characters (``bilm``); or examples of sentences
+            in one of the formats of ``bertfam_tf.corpora``: ``full_sentences``, ``doc_sentences``,
+            ``segment_pairs`` or ``sentence_pairs``.
+        length: the number of tokens of an example, special tokens included; for a stream, the
+            number of tokens of a segment, which is processed in one step.
         end: for a stream, a token after each line, such as ``<eos>``; None for none.
         documents: ``blank_line``, a document is the lines up to an empty one; ``file``; or
             ``line``.
         sentences: ``line``, each line is a sentence; or ``split``, lines are split after full
             stops.
-        shuffle: the number of examples among which the next one is drawn; of shards, that are
-            shuffled at a time.
+        shuffle: the size of the shuffle buffer, in examples.
         train_translations, dev_translations: for ``tlm``, by pairs of languages such as ``en-fr``,
             two files with translations line by line, or one TSV file with two columns.
-        words: for ``bilm``, the number of words that are predicted, the most frequent ones.
-        exponent: the exponent of the frequencies of languages, to whose powers they are
-            proportional in training: 1 keeps the frequencies of the text, 0 makes them equal.
+        words: for ``bilm``, the number of words that are predicted: the most frequent ones.
+        exponent: languages are sampled in proportion to this power of their frequencies: 1 keeps
+            the frequencies of the text, 0 makes them equal.
     """
 
     train: list[str] | dict[str, list[str]]
@@ -68,15 +67,14 @@ class MaskingConfig:
             XLNet; ``span``, up to ten words that are replaced together, as SpanBERT; or
             ``tagged``, spans that a tagger finds, such as named entities or noun phrases, and
             words, with which SpanBERT is compared (arXiv 1907.10529, table 6).
-        longest: for ``ngram``, the largest number of words: ALBERT's is 3, XLNet's 5.
-        rate: the share of tokens that are predicted.
-        max_predictions: the largest number of predicted tokens of an example; None for no maximum.
-        masked, random: of these, the shares that become the mask and a random token; ``plm``
-            replaces none.
-        copies: the number of copies of the text whose masks, and pairs of segments, differ: passes
-            read them in turns, each in an order of its own. 1 for masks that are drawn once (static
-            masking); None for new masks in each pass (dynamic masking). Shards have their pairs
-            already, which are the same in all copies.
+        longest: for ``ngram``, the maximum number of words: 3 in ALBERT, 5 in XLNet.
+        rate: the proportion of tokens that are predicted.
+        max_predictions: the maximum number of predicted tokens of an example; None for no maximum.
+        masked, random: the proportions of predicted tokens that become the mask token and a random
+            token; ``plm`` replaces none.
+        copies: the number of copies of the text with different masks and segment pairs, which
+            passes read in turns. 1 draws masks once (static masking); None draws new masks in each
+            pass (dynamic masking). The pairs of shards are the same in all copies.
         tagger: for ``tagged``, the directory of a saved ``TokenTagger``, which reads each sentence
             in each pass.
         labels: for ``tagged``, the labels of the spans that are taken; None for all.

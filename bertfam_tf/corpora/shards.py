@@ -1,9 +1,9 @@
-"""Examples of pretraining in files: written once, in units of documents, and read in each pass.
+"""Shards of pretraining examples: written once, in units of documents, and read in each pass.
 
 A folder has a TFRecord file for each unit and a data card, which is written last. Records are
-``tf.train.Example`` with the token ids ``first``, ``second`` of pairs, without special tokens, and
-the ``label`` of pairs. They have no masks: these are drawn in the graph while training, so one
-folder serves all kinds of masking, static and dynamic.
+``tf.train.Example`` with the token ids ``first`` and, for pairs, ``second``, without special
+tokens, and the ``label`` of pairs. They have no masks: training draws them in the graph, so one
+folder serves static and dynamic masking of all kinds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from bertfam_tf import parsing
-from bertfam_tf.corpora.documents import Part, Texts, read_documents
+from bertfam_tf.corpora.documents import FileRange, Texts, read_documents
 from bertfam_tf.corpora.examples import SEEDS, Format, FormedExamples, pass_seed
 from bertfam_tf.corpora.formats import Segments
 from bertfam_tf.data.tfrecords import read_tfrecords
@@ -36,7 +36,7 @@ COUNTS = ("documents", "sentences", "tokens", "examples")
 _JOB = "job.json"
 _COUNTS = "counts-*.json"
 _NAMES = ("examples-*.tfrecord", "rows-*.tfrecord", _COUNTS, CARD, _JOB, LOCK)
-# Shards that are read in turns, so that neighbors are not all from one unit.
+# Shards that are read in turns, so that consecutive examples are from several units.
 _IN_TURNS = 16
 
 
@@ -65,7 +65,7 @@ class Unit(NamedTuple):
 def units_of(files: Sequence[tuple[str, int]], size: int, documents: str) -> list[Unit]:
     """Divides files, one after the other, into ranges of bytes.
 
-    Units depend on the files and the size alone. A document is in the unit in which the blank line
+    Units only depend on the files and the size. A document is in the unit in which the blank line
     before it starts. Where each line is a document, the line before it decides; where each file is
     a document, the start of the file. So it does for compressed files, which are not divided.
 
@@ -83,13 +83,13 @@ def units_of(files: Sequence[tuple[str, int]], size: int, documents: str) -> lis
     start = 0
     for file, length in files:
         if documents == "file" or _is_compressed(file):
-            by_unit.setdefault(start // size, []).append(Part(file))
+            by_unit.setdefault(start // size, []).append(FileRange(file))
         else:
             # The bounds of units within the file.
             bounds = range(size - start % size, length, size)
             for begin, end in zip([0, *bounds], [*bounds, None], strict=True):
                 unit = (start + begin) // size
-                by_unit.setdefault(unit, []).append(Part(file, begin, end))
+                by_unit.setdefault(unit, []).append(FileRange(file, begin, end))
         start += length
     return [Unit(number, tuple(texts)) for number, texts in enumerate(by_unit.values())]
 
@@ -245,7 +245,7 @@ def read_counts(file: Path, names: Iterable[str]) -> dict[str, Any]:
     """Returns the row of a shard in the data card, which was written next to the shard.
 
     Raises:
-        ValueError: if it is damaged, or lacks one of the numbers, or has ``labels`` that are none.
+        ValueError: if it is damaged, lacks one of the numbers, or has invalid ``labels``.
     """
     row = parsing.read_json(file)
     labels = row.get("labels", {}) if isinstance(row, dict) else None
@@ -257,7 +257,7 @@ def read_counts(file: Path, names: Iterable[str]) -> dict[str, Any]:
 
 
 def end(folder: Path) -> None:
-    """Removes the files that the data card replaces, and leftovers of killed writers."""
+    """Removes the files that the data card replaces, and temporary files of killed writers."""
     remove_all_leftovers(folder)
     remove_files(folder, (_JOB, _COUNTS))
 
@@ -289,15 +289,14 @@ _FEATURES = {
 
 
 class Shards(FormedExamples):
-    """The examples in folders of shards, of which a buffer is in memory.
+    """Reads the examples in folders of shards, with a buffer of them in memory.
 
     In each pass the order of the shards is drawn; sixteen of them are read in turns, and
     ``shuffle`` examples at a time are shuffled.
 
     Args:
-        folders: with a data card.
-        format: the format of the examples; their tokenizer, length, name and task have to be the
-            card's.
+        folders: folders with a data card.
+        format: the format of the examples, with the tokenizer, length, name and task of the cards.
         shuffle: the number of examples that are shuffled at a time; 1 for the order of the shards.
         seed: the seed of the order and the masks.
 
@@ -348,7 +347,7 @@ class Shards(FormedExamples):
     def _batched(
         self, batch_size: int, copies: int | None, passes: int | None, start: int
     ) -> tf.data.Dataset:
-        def of_pass(number: tf.Tensor) -> tf.data.Dataset:
+        def one_pass(number: tf.Tensor) -> tf.data.Dataset:
             seed = pass_seed(self.seed, number)
             copy = seed if copies is None else pass_seed(self.seed, number % copies)
 
@@ -364,23 +363,23 @@ class Shards(FormedExamples):
             if self.shuffle > 1:
                 order = drawn(order, [seed, 0])
             shards = (self._files, self._first, np.asarray(self._counts, "int64"))
-            shards = tuple(tf.gather(each, order) for each in shards)
+            shards = tuple(tf.gather(column, order) for column in shards)
             records = tf.data.Dataset.from_tensor_slices(shards).interleave(
                 _indexed, cycle_length=_IN_TURNS if self.shuffle > 1 else 1
             )
             blocks = records.batch(self.shuffle).enumerate()
             return blocks.map(lambda block, batch: shuffled(block, *batch))
 
-        first, left_out = divmod(start, self.count())
+        first, skipped = divmod(start, self.count())
         numbers = tf.data.Dataset.counter(first)
         if passes is not None:
             numbers = numbers.take(max(passes - first, 0))
-        records = numbers.flat_map(of_pass).unbatch().skip(left_out)
+        records = numbers.flat_map(one_pass).unbatch().skip(skipped)
         return records.batch(batch_size).map(_parsed)
 
 
 def _indexed(file: tf.Tensor, first: tf.Tensor, count: tf.Tensor) -> tf.data.Dataset:
-    """The records of a shard with their indices, which begin with ``first``."""
+    """Returns the records of a shard with their indices, which start with ``first``."""
     indices = tf.data.Dataset.range(first, tf.int64.max, output_type=tf.int64)
     return tf.data.Dataset.zip(indices, read_tfrecords(file, count, _FEATURES))
 

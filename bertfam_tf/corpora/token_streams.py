@@ -1,4 +1,4 @@
-"""Streams of token ids for language models, in consecutive segments."""
+"""Token streams for language models, split into consecutive segments."""
 
 from __future__ import annotations
 

@@ -17,18 +17,18 @@ _INPUTS = ("position_ids", "language_ids")
 class TranslationPairs:
     """A sentence and its translation as one example, so that each helps to predict the other.
 
-    Each has the special tokens of a single text, XLM's pairs are ``</s> a </s> </s> b </s>``;
-    positions restart at 0 in the translation, and each token has the id of its language. Masks are
-    ``Masking``'s and the loss is ``MaskedTokens`` or ``TranslatedTokens``:
+    Each has the special tokens of a single text: XLM's pairs are ``</s> a </s> </s> b </s>``.
+    Positions restart at 0 in the translation, and each token has the id of its language.
+    ``Masking`` masks them, and the objective is ``MaskedTokens`` or ``TranslatedTokens``:
 
         inputs = pairs(first, second, languages)
         masked = masking(inputs["token_ids"], inputs["padding_mask"], seeds)
         inputs["token_ids"] = masked.token_ids
 
-    Special tokens are never masked, where XLM's code exempts position 0 alone.
+    Special tokens are never masked; XLM's code only exempts position 0.
 
     Args:
-        backbone: with the inputs ``position_ids`` and ``language_ids``.
+        backbone: a backbone with the inputs ``position_ids`` and ``language_ids``.
         tokenizer: its tokenizer.
         max_length: the maximum number of tokens of both, with special tokens; None for the
             backbone's.
@@ -92,12 +92,12 @@ class TranslationPairs:
         packed = self._packer.fill([first, second])
         mask, second_part = packed.inputs["padding_mask"], packed.inputs["segment_ids"]
         begins = tf.reduce_sum(mask * (1 - second_part), axis=1, keepdims=True)
-        of_first, of_second = languages[..., :1], languages[..., 1:]  # broadcast to (batch, 1)
+        source, target = languages[..., :1], languages[..., 1:]  # broadcast to (batch, 1)
         return {
             "token_ids": packed.inputs["token_ids"],
             "padding_mask": mask,
             "position_ids": mask * (packed.position - second_part * begins),
-            "language_ids": mask * tf.where(second_part > 0, of_second, of_first),
+            "language_ids": mask * tf.where(second_part > 0, target, source),
         }
 
     def _checked(self, languages: Any) -> tf.Tensor:

@@ -1,4 +1,4 @@
-"""Sentences for language models that read characters and predict words."""
+"""Examples for language models that read characters and predict words."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class SentenceWords:
 
     Args:
         tokenizer: splits sentences into words.
-        vocabulary: the words that are predicted, by their ids. The first are the names of the
-            tokenizer's start and end of a sentence and one for all other words, such as ``"<S>"``,
+        vocabulary: the predicted words in the order of their ids. The first three are the names of
+            the tokenizer's start and end of a sentence and of unknown words, such as ``"<S>"``,
             ``"</S>"`` and ``"<UNK>"``.
         max_length: the maximum number of tokens, start and end included.
 

@@ -1,4 +1,4 @@
-"""Distillation: trains a student to imitate a teacher, of any families."""
+"""Knowledge distillation: trains a student to imitate a teacher, between any two families."""
 
 from bertfam_tf.lazy import lazy
 

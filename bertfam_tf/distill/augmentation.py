@@ -23,6 +23,7 @@ from bertfam_tf.distill.augmentation_words import (
 from bertfam_tf.sources import sha256
 from bertfam_tf.tasks.fingerprint import fingerprint
 from bertfam_tf.tasks.masked_lm import MaskedLM
+from bertfam_tf.tasks.text_learner import renamed
 from bertfam_tf.text import Packer
 from bertfam_tf.validation import in_range
 
@@ -43,17 +44,17 @@ STOP_WORDS = frozenset(
     wouldn
     """.split()
 )
-# Where the last candidate and the first of the others are closer than this, padding may change
-# which is which, through rounding.
+# If the logits of the last candidate and the next token are closer than this, rounding makes their
+# order depend on the batch's padding.
 _CLOSE = 1e-4
 
 
-class Place(NamedTuple):
-    """A word of a text that is replaced.
+class ReplaceableWord(NamedTuple):
+    """A word of a text that may be replaced.
 
     Fields:
-        start, end: bytes of the text.
-        candidates: what it is replaced by, UTF-8; at least one.
+        start, end: byte offsets in the text.
+        candidates: the replacements to draw from, UTF-8; at least one.
     """
 
     start: int
@@ -62,37 +63,39 @@ class Place(NamedTuple):
 
 
 class Augmentation:
-    """Replaces words of a text by others that fit in their place, or have a similar meaning.
+    """Replaces words of a text by words that fit the context, or have a similar meaning.
 
-    A word that is one piece of the tokenizer is replaced by one of the ``candidates`` most probable
-    pieces of a masked language model when it alone is masked in the original text (so for all
-    copies at once; algorithm 1 masks it in the copy); another word by one of its nearest neighbors
-    by the cosine of word vectors. Words are replaced if they consist of the letters a to z, after
-    the tokenizer's normalization, and are not stop words; candidates that are no such words,
-    continuations of words or special tokens are left out. Words without candidates remain, as do
-    words of one piece beyond the ``max_length`` of the masked language model.
+    * A word that is one token is replaced by one of the ``candidates`` most probable tokens of a
+      masked language model, with only this word masked in the original text. (Algorithm 1 masks it
+      in the copy; here one prediction serves all copies.)
+    * A word of several tokens is replaced by one of its nearest neighbors by the cosine of word
+      vectors.
 
-    The paper has 20 copies; its code 30 for CoLA, MRPC, RTE and STS-B, and 10 for MNLI and QQP.
+    Only words of the letters a to z, after the tokenizer's normalization, that are not stop words
+    are replaced, and only by such words. Words without candidates remain unchanged, and so do words
+    of one token beyond the masked language model's ``max_length``.
+
+    The paper uses 20 copies; its code 30 for CoLA, MRPC, RTE and STS-B, and 10 for MNLI and QQP.
 
     Args:
-        masked_lm: of any family; in float32, copies do not depend on the size of its batches.
-        candidates: the number of pieces, or neighbors, that a replacement is drawn from.
-        probability: with which each word of a copy is replaced.
-        copies: of each text; those that are equal are dropped.
-        word_vectors: a text file in the format of GloVe, a word and its numbers in each line, of
-            which the first 100,000 are read. None for the token embedding of the masked language
-            model: the mean of a word's pieces, and neighbors that are one piece.
+        masked_lm: a task of any family. In float32, copies do not depend on its batch size.
+        candidates: the number of tokens, or neighbors, that a replacement is drawn from.
+        probability: the probability that a word of a copy is replaced.
+        copies: the number of copies of each text; duplicates are dropped.
+        word_vectors: a text file in GloVe's format, with a word and its numbers in each line, of
+            which the first 100,000 are read. None uses the masked language model's token embedding:
+            the mean of a word's tokens, with single tokens as neighbors.
         stop_words: words that are not replaced.
         pair_with_original: whether the masked language model reads the original text as the second
-            of a pair with the masked one, as in the code of the paper (its algorithm has the masked
-            text alone). Candidates are then closer to the word that is masked, which usually is the
-            most probable one itself; masked alone, a word is replaced by what the context allows,
-            its opposite included. Where both do not fit ``max_length``, the original is cut.
-        seed: of the draws.
+            text of a pair, as in the paper's code (its algorithm uses only the masked text).
+            Candidates are then closer to the masked word, which usually is the most probable one;
+            without the original, a word is replaced by any word that fits the context, even its
+            opposite. The original is truncated if both do not fit ``max_length``.
+        seed: the seed of the draws.
 
     Raises:
-        ValueError: for a number out of range, or a file of word vectors that is not valid.
-        TypeError: if ``masked_lm`` is another task.
+        ValueError: if a number is out of range, or a file of word vectors is invalid.
+        TypeError: if ``masked_lm`` is not a ``MaskedLM``.
     """
 
     def __init__(
@@ -109,9 +112,8 @@ class Augmentation:
     ):
         if not isinstance(masked_lm, MaskedLM):
             raise TypeError(f"masked_lm must be a MaskedLM, got a {type(masked_lm).__name__}.")
-        most = masked_lm.tokenizer.vocab_size - 1
         for name, value, low, high in (
-            ("candidates", candidates, 1, most),
+            ("candidates", candidates, 1, masked_lm.tokenizer.vocab_size - 1),
             ("copies", copies, 1, 2**31 - 1),
             ("seed", seed, 0, 2**63 - 1),
         ):
@@ -135,16 +137,16 @@ class Augmentation:
         if self.word_vectors is None:
             self._embedding = np.array(masked_lm.backbone.parts["token_embedding"].embeddings)
             whole = np.flatnonzero(self._vocabulary.starts & self._vocabulary.words)
-            words = [self._vocabulary.written[i] for i in whole]
+            words = [self._vocabulary.texts[i] for i in whole]
             self._neighbors = Neighbors(words, self._embedding[whole])
         else:
             self._neighbors = read_vectors(self.word_vectors)
         self._similar = lru_cache(maxsize=1 << 14)(self._similar_words)
         signature = [tf.RaggedTensorSpec([None, None], tf.int32), tf.TensorSpec([None], tf.int32)]
-        self._likeliest = tf.function(self._likeliest_pieces, signature, autograph=False)
+        self._top_tokens = tf.function(self._predict_top, signature, autograph=False)
 
     def settings(self) -> dict[str, Any]:
-        """All that determines the copies of a text, in values of JSON; files, words and the model
+        """Returns everything that determines the copies, as JSON values: files, words and the model
         by their sha256."""
         task = self.masked_lm
         vectors = self.word_vectors
@@ -163,12 +165,16 @@ class Augmentation:
             "masked_lm_sha256": fingerprint(task),
         }
 
-    def places(self, texts: Sequence[str | bytes], *, batch_size: int = 64) -> list[list[Place]]:
-        """The words of each text that may be replaced, in order, and their candidates.
+    places = renamed("places", "replaceable_words")
+
+    def replaceable_words(
+        self, texts: Sequence[str | bytes], *, batch_size: int = 64
+    ) -> list[list[ReplaceableWord]]:
+        """Returns the words of each text that may be replaced, in order, with their candidates.
 
         Args:
-            texts: UTF-8 where they are bytes.
-            batch_size: of the masked language model, in words.
+            texts: the texts; bytes are UTF-8.
+            batch_size: the number of words that the masked language model predicts at a time.
         """
         encoded = [text.encode() if isinstance(text, str) else text for text in texts]
         if not encoded:
@@ -177,115 +183,119 @@ class Augmentation:
         columns = [encoded, ids.to_list(), starts.to_list(), ends.to_list()]
         words = [
             word
-            for row, of_text in enumerate(zip(*columns, strict=True))
-            for word in words_of(row, *of_text)
+            for row, fields in enumerate(zip(*columns, strict=True))
+            for word in words_of(row, *fields)
         ]
-        found: list[list[Place]] = [[] for _ in encoded]
+        replaceable: list[list[ReplaceableWord]] = [[] for _ in encoded]
         if not words:
-            return found
-        pieces = tf.ragged.constant([word.pieces for word in words], tf.int32)
-        written = [t.strip() for t in self.masked_lm.tokenizer.detokenize(pieces).numpy()]
+            return replaceable
+        tokens = tf.ragged.constant([word.tokens for word in words], tf.int32)
+        normalized = [t.strip() for t in self.masked_lm.tokenizer.detokenize(tokens).numpy()]
         kept = [
             (word, text)
-            for word, text in zip(words, written, strict=True)
+            for word, text in zip(words, normalized, strict=True)
             if PLAIN.fullmatch(text) and text.decode() not in self.stop_words
         ]
-        likely = self._likely_words(ids, [word for word, _ in kept], batch_size)
+        predicted = self._predicted_words(ids, [word for word, _ in kept], batch_size)
         for word, text in kept:
-            if len(word.pieces) == 1:
-                candidates = likely.get(word, ())
+            if len(word.tokens) == 1:
+                candidates = predicted.get(word, ())
             else:
-                candidates = self._similar(text, word.pieces)
-            # A word that is replaced by itself remains as it was typed.
-            typed = encoded[word.row][word.start : word.end]
-            candidates = tuple(typed if each == text else each for each in candidates)
+                candidates = self._similar(text, word.tokens)
+            # A word that is replaced by itself keeps its case.
+            original = encoded[word.row][word.start : word.end]
+            candidates = tuple(original if c == text else c for c in candidates)
             if candidates:
-                found[word.row].append(Place(word.start, word.end, candidates))
-        return found
+                replaceable[word.row].append(ReplaceableWord(word.start, word.end, candidates))
+        return replaceable
 
     def copies_of(
-        self, text: bytes, places: Sequence[Place], example: int, index: int = 0
+        self, text: bytes, words: Sequence[ReplaceableWord], example: int, index: int = 0
     ) -> list[bytes]:
-        """Copies of a text with replaced words, at most ``copies``.
+        """Returns at most ``copies`` copies of a text with replaced words.
 
         Args:
-            text: UTF-8.
-            places: an entry of what the method ``places`` returns.
-            example, index: the number of the example, and of the text in it; they and the seed
+            text: a UTF-8 text.
+            words: its entry in the list that ``replaceable_words`` returns.
+            example, index: the indices of the example, and of the text in it; they and the seed
                 determine the draws.
 
         Returns:
             Copies that differ from the text and from each other.
         """
         random = np.random.default_rng([self.seed, example, index])
-        found: dict[bytes, None] = {}
-        for replaced, chosen in random.random((self.copies, 2, len(places))):
-            parts, at = [], 0
-            for place, drawn, choice in zip(places, replaced, chosen, strict=True):
-                if drawn < self.probability:
-                    candidate = place.candidates[int(choice * len(place.candidates))]
-                    parts += [text[at : place.start], candidate]
-                    at = place.end
-            found[b"".join([*parts, text[at:]])] = None
-        found.pop(text, None)
-        return list(found)
+        copies: dict[bytes, None] = {}
+        for draws, choices in random.random((self.copies, 2, len(words))):
+            parts, end = [], 0
+            for word, draw, choice in zip(words, draws, choices, strict=True):
+                if draw < self.probability:
+                    candidate = word.candidates[int(choice * len(word.candidates))]
+                    parts += [text[end : word.start], candidate]
+                    end = word.end
+            copies[b"".join([*parts, text[end:]])] = None
+        copies.pop(text, None)
+        return list(copies)
 
-    def _likely_words(
+    def _predicted_words(
         self, ids: tf.RaggedTensor, words: list[Word], batch_size: int
     ) -> dict[Word, tuple[bytes, ...]]:
-        """The candidates of words of one piece that the masked language model reads."""
+        """Returns the candidates of words of one token within the model's ``max_length``."""
         special = self._packer.frame.layout.special_count(2 if self.pair_with_original else 1)
         room = self.masked_lm.max_length - special
         lengths = ids.row_lengths().numpy()
-        words = [word for word in words if len(word.pieces) == 1 and word.first < room]
+        words = [word for word in words if len(word.tokens) == 1 and word.first < room]
         words.sort(key=lambda word: lengths[word.row])
 
-        def likeliest(words: list[Word]) -> tuple[np.ndarray, np.ndarray]:
+        def predict(words: list[Word]) -> tuple[np.ndarray, np.ndarray]:
             rows = tf.gather(ids, [word.row for word in words])
-            top, margin = self._likeliest(rows, tf.constant([word.first for word in words]))
+            top, margin = self._top_tokens(rows, tf.constant([word.first for word in words]))
             return top.numpy(), margin.numpy()
 
-        found: dict[Word, tuple[bytes, ...]] = {}
+        candidates: dict[Word, tuple[bytes, ...]] = {}
         for start in range(0, len(words), batch_size):
             batch = words[start : start + batch_size]
-            top, margin = likeliest(batch)
+            top, margin = predict(batch)
             for i in np.flatnonzero(margin < _CLOSE):
-                top[i] = likeliest([batch[i]])[0][0]
+                top[i] = predict([batch[i]])[0][0]
             for word, row in zip(batch, top, strict=True):
-                found[word] = self._vocabulary.fitting(word.pieces[0], row)
-        return found
+                candidates[word] = self._vocabulary.fitting(word.tokens[0], row)
+        return candidates
 
-    def _likeliest_pieces(
-        self, pieces: tf.RaggedTensor, places: tf.Tensor
+    def _predict_top(
+        self, tokens: tf.RaggedTensor, indices: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Ids, int32 (batch, candidates), and the difference of the last one's logit to the next.
+        """Predicts the ``candidates`` most probable tokens.
 
         Args:
-            pieces: int32 (batch, (pieces)), of the texts.
-            places: int32 (batch,), the index of the piece that is masked.
+            tokens: token ids of the texts, int32 (batch, (tokens)).
+            indices: the index of the masked token in each text, int32 (batch,).
+
+        Returns:
+            Token ids, int32 (batch, candidates); and the difference between the logits of the last
+            candidate and the next token, float32 (batch,).
         """
-        filled = self._packer.fill([pieces] * (2 if self.pair_with_original else 1))
-        here = filled.pieces(0) == places[:, tf.newaxis]
+        filled = self._packer.fill([tokens] * (2 if self.pair_with_original else 1))
+        here = filled.pieces(0) == indices[:, tf.newaxis]
         mask_id = self.masked_lm.tokenizer.mask_id
         token_ids = tf.where(here, mask_id, filled.inputs["token_ids"])
         logits, _ = self.masked_lm.forward({**filled.inputs, "token_ids": token_ids})
-        # A text may have masks of its own.
+        # The text itself may contain mask tokens.
         masked = (token_ids == mask_id) & (filled.inputs["padding_mask"] == 1)
         logits = tf.boolean_mask(logits, tf.boolean_mask(here, masked))
-        # A model may have embeddings beyond the vocabulary, which stand for no text.
+        # The embedding may have more rows than the vocabulary has tokens.
         logits = tf.cast(logits[:, : self.masked_lm.tokenizer.vocab_size], tf.float32)
         scores, ids = tf.math.top_k(logits, self.candidates + 1)
         return ids[:, :-1], scores[:, -2] - scores[:, -1]
 
-    def _similar_words(self, word: bytes, pieces: tuple[int, ...]) -> tuple[bytes, ...]:
-        """The candidates of a word of several pieces."""
+    def _similar_words(self, word: bytes, tokens: tuple[int, ...]) -> tuple[bytes, ...]:
+        """Returns the candidates of a word of several tokens."""
         vector = self._neighbors.vector(word)
         if self.word_vectors is None:
-            vector = self._embedding[list(pieces)].mean(axis=0)
+            vector = self._embedding[list(tokens)].mean(axis=0)
         if vector is None:
             return ()
         nearest = self._neighbors.nearest(vector, word, self.candidates)
-        return tuple(each for each in nearest if PLAIN.fullmatch(each))
+        return tuple(neighbor for neighbor in nearest if PLAIN.fullmatch(neighbor))
 
 
 def _sha256(text: str) -> str:

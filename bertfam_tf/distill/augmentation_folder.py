@@ -36,60 +36,58 @@ def augment(
     batch_size: int = 64,
     verbose: int = 1,
 ) -> tf.data.Dataset:
-    """Augments examples, and writes them to a folder; reads them from there if they are complete.
+    """Augments examples and writes them to a folder, or reads them if the folder is complete.
 
-    Each example is followed by its copies, which have its label: those of the first text, then, of
-    a pair, those of the second one; the other text is the original one. Copies depend on the
-    examples and the settings alone. A run that was killed continues after the last complete shard.
+    Each example is followed by its copies, which have its label: first copies of the first text,
+    and for pairs, copies of the second text; the other text is unchanged. Copies only depend on the
+    examples and the settings. An interrupted run resumes after the last complete shard.
 
     Args:
-        rows: examples ``(features, label)``, as ``read_split`` of ``train.run`` returns them:
-            features are a dict of strings, labels scalars. They are read twice, and their order
-            has to be the same.
-        augmentation: what makes the copies.
+        rows: examples ``(features, label)``, as ``recipes.splits.read_split`` returns them: a dict
+            of strings and a scalar. They are read twice and must have the same order.
+        augmentation: creates the copies.
         directory: a folder for these examples only.
         shard_size: the number of examples whose copies are one file.
-        batch_size: words that the masked language model reads at a time.
+        batch_size: the number of words that the masked language model predicts at a time.
         verbose: 1 for a progress bar, 0 for none.
 
     Returns:
-        Examples with the structure of ``rows``, in the order of the files; read from the folder in
-        each pass.
+        A dataset with the structure of ``rows`` that reads the files in order.
 
     Raises:
-        ValueError: if the folder has examples of other settings, another model or other rows; for
-            labels that are no scalars, as those of taggers, features that are no strings, no rows,
-            or rows in another order when they are read again.
-        OSError: if writing fails, or another process is writing the folder.
+        ValueError: if the folder has examples of other settings, another model or other rows;
+            labels are not scalars, as in tagging; features are not strings; there are no rows; or
+            their order differs when they are read again.
+        OSError: if writing fails, or another process is writing to the folder.
     """
     spec = _checked(rows)
     if shard_size < 1 or batch_size < 1:
         raise ValueError(f"Sizes must be at least 1, got {shard_size=} and {batch_size=}.")
     folder = Path(directory)
     with exclusive_lock(folder, folder / ".lock"):
-        read = _Digest()
+        first_pass = _Digest()
         for row in rows.as_numpy_iterator():
-            read(row)
-        if not read.count:
+            first_pass(row)
+        if not first_pass.count:
             raise ValueError("There are no rows to augment.")
         job = augmentation.settings() | {
-            "rows_sha256": read.sha256,
+            "rows_sha256": first_pass.sha256,
             "label": spec[1].dtype.name,
             "shard_size": shard_size,
         }
         shards.begin(folder, job)
-        units = [Unit(i, ()) for i in range(-(-read.count // shard_size))]
+        units = [Unit(i, ()) for i in range(-(-first_pass.count // shard_size))]
         todo = {unit.number for unit in shards.missing(folder, units)}
         if todo:
-            again = _Digest()
-            bar = keras.utils.Progbar(read.count, verbose=verbose, unit_name="example")
-            examples = (again(row) for row in rows.as_numpy_iterator())
+            second_pass = _Digest()
+            bar = keras.utils.Progbar(first_pass.count, verbose=verbose, unit_name="example")
+            examples = (second_pass(row) for row in rows.as_numpy_iterator())
             for unit in units:
-                first, chunk = again.count, list(islice(examples, shard_size))
+                first, chunk = second_pass.count, list(islice(examples, shard_size))
                 if unit.number in todo:
                     _write_shard(folder, unit, chunk, first, augmentation, batch_size)
-                bar.update(again.count)
-            if again.sha256 != read.sha256:
+                bar.update(second_pass.count)
+            if second_pass.sha256 != first_pass.sha256:
                 raise ValueError(
                     f"The rows differ from one pass to the next; remove {folder}, and do not "
                     "shuffle them before they are augmented."
@@ -99,7 +97,7 @@ def augment(
 
 
 class _Digest:
-    """The sha256 and the number of the rows that it was called with."""
+    """Computes the sha256 and the number of rows that pass through it."""
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
@@ -107,9 +105,9 @@ class _Digest:
 
     def __call__(self, row: Any) -> Any:
         features, label = row
-        named = (part for name in sorted(features) for part in (name.encode(), features[name]))
-        for part in (*named, _label(label)):
-            self._hash.update(len(part).to_bytes(8, "little") + part)
+        fields = (field for name in sorted(features) for field in (name.encode(), features[name]))
+        for field in (*fields, _label(label)):
+            self._hash.update(len(field).to_bytes(8, "little") + field)
         self.count += 1
         return row
 
@@ -119,7 +117,7 @@ class _Digest:
 
 
 def _checked(rows: Any) -> Any:
-    """The structure of the rows, if they can be augmented."""
+    """Returns the structure of rows that can be augmented; raises ValueError for others."""
     if not isinstance(rows, tf.data.Dataset):
         raise ValueError(f"rows must be a tf.data.Dataset, got a {type(rows).__name__}.")
     if rows.cardinality() == tf.data.INFINITE_CARDINALITY:
@@ -157,26 +155,26 @@ def _write_shard(
     augmentation: Augmentation,
     batch_size: int,
 ) -> None:
-    """Writes the copies of examples, and then their numbers, which mark the shard as complete.
+    """Writes the copies of examples, and then their counts, which mark the shard as complete.
 
     Args:
-        folder: of all shards.
-        unit: names the file.
-        examples: features and label of each.
-        first: the number of the first one.
-        augmentation: what makes the copies.
-        batch_size: of the masked language model.
+        folder: the folder of all shards.
+        unit: names the shard's files.
+        examples: ``(features, label)`` of each example.
+        first: the index of the first example.
+        augmentation: creates the copies.
+        batch_size: the batch size of the masked language model.
     """
     names = sorted(examples[0][0])
     texts = [features[name] for features, _ in examples for name in names]
-    places = iter(augmentation.places(texts, batch_size=batch_size))
+    words = iter(augmentation.replaceable_words(texts, batch_size=batch_size))
     written = 0
     with atomic(folder / unit.shard) as path:
         with os_errors(path), tf.io.TFRecordWriter(str(path)) as writer:
             for number, (features, label) in enumerate(examples, first):
                 versions = [features]
                 for index, name in enumerate(names):
-                    copies = augmentation.copies_of(features[name], next(places), number, index)
+                    copies = augmentation.copies_of(features[name], next(words), number, index)
                     versions += [{**features, name: copy} for copy in copies]
                 serialized = _label(label)
                 for version in versions:
@@ -196,7 +194,7 @@ def _record(features: dict[str, bytes], label: bytes) -> bytes:
 
 
 def _finish(folder: Path, job: dict[str, Any], units: list[Unit]) -> dict[str, Any]:
-    """The card of a folder whose shards are complete; written if it is not there yet."""
+    """Returns the card of a folder with all shards; writes it if it is missing."""
     if (folder / CARD).is_file():
         card = parsing.read_json(folder / CARD)
     else:
@@ -217,9 +215,9 @@ def _dataset(folder: Path, card: dict[str, Any], spec: Any) -> tf.data.Dataset:
 
     @tf.autograph.experimental.do_not_convert
     def parsed(record: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        found = tf.io.parse_single_example(record, features)
-        value = tf.ensure_shape(tf.io.parse_tensor(found["label"], label.dtype), [])
-        return {name: found[key] for name, key in keys.items()}, value
+        values = tf.io.parse_single_example(record, features)
+        target = tf.ensure_shape(tf.io.parse_tensor(values["label"], label.dtype), [])
+        return {name: values[key] for name, key in keys.items()}, target
 
     files = [str(folder / row["file"]) for row in card["shards"]]
     counts = [row["written"] for row in card["shards"]]

@@ -1,4 +1,4 @@
-"""Words of a text and of a vocabulary, and their neighbors by word vectors."""
+"""Words of texts and of vocabularies, and nearest neighbors by word vectors."""
 
 from __future__ import annotations
 
@@ -15,71 +15,74 @@ import tensorflow as tf
 from bertfam_tf.names import truncated
 from bertfam_tf.text import Tokenizer
 
-# As in the code of the paper.
-MAX_WORD_VECTORS = 100_000
+MAX_WORD_VECTORS = 100_000  # as in TinyBERT's code
 _WORD = re.compile(r"[^\W_]+")
 PLAIN = re.compile(rb"[a-z]+")
 
 
 class Word(NamedTuple):
-    """A word of a text: its bytes, and its pieces, which are those from the index ``first``."""
+    """A word of a text.
+
+    Fields:
+        row: the index of the text.
+        start, end: byte offsets in the text.
+        first: the index of its first token.
+        tokens: its token ids.
+    """
 
     row: int
     start: int
     end: int
     first: int
-    pieces: tuple[int, ...]
+    tokens: tuple[int, ...]
 
 
 class Vocabulary:
-    """What the pieces of a tokenizer are in a text.
+    """The tokens of a tokenizer as words.
 
     Attributes:
-        written: each piece as a text alone, UTF-8.
-        words: whether it is letters a to z that end a word; bool (vocabulary,).
-        starts: whether it starts a word inside of a text; bool (vocabulary,).
+        texts: the text of each token alone, UTF-8.
+        words: whether a token consists of the letters a to z and ends a word; bool (vocabulary,).
+        starts: whether a token starts a word within a text; bool (vocabulary,).
     """
 
     def __init__(self, tokenizer: Tokenizer):
         ids = np.arange(tokenizer.vocab_size, dtype="int32")
 
-        def texts(*columns: Any) -> list[bytes]:
-            pieces = np.stack(np.broadcast_arrays(*columns), axis=1)
-            return [text.strip() for text in tokenizer.detokenize(tf.constant(pieces)).numpy()]
+        def detokenize(*columns: Any) -> list[bytes]:
+            tokens = np.stack(np.broadcast_arrays(*columns), axis=1)
+            return [text.strip() for text in tokenizer.detokenize(tf.constant(tokens)).numpy()]
 
-        self.written = texts(ids)
+        self.texts = detokenize(ids)
         additional = tokenizer.special_tokens.additional_special_tokens
         special = {*tokenizer.special_ids.values(), *map(tokenizer.token_to_id, additional)}
         plain = [
-            i not in special and bool(PLAIN.fullmatch(text)) for i, text in enumerate(self.written)
+            i not in special and bool(PLAIN.fullmatch(text)) for i, text in enumerate(self.texts)
         ]
-        twice = texts(ids, ids)
-        whole = (
-            i for i in ids if plain[i] and twice[i] == self.written[i] + b" " + self.written[i]
-        )
+        twice = detokenize(ids, ids)
+        whole = (i for i in ids if plain[i] and twice[i] == self.texts[i] + b" " + self.texts[i])
         word = next(whole, None)
         if word is None:
-            raise ValueError("The tokenizer has no pieces that are words of the letters a to z.")
-        before = self.written[word] + b" "
-        after = b" " + self.written[word]
-        # Beside a whole word there is a space, unless the piece continues it, or is continued.
-        self.starts = np.array([text.startswith(before) for text in texts(word, ids)])
-        self.words = np.array([text.endswith(after) for text in texts(ids, word)]) & plain
+            raise ValueError("The tokenizer has no tokens that are words of the letters a to z.")
+        before = self.texts[word] + b" "
+        after = b" " + self.texts[word]
+        # There is a space next to a whole word, unless the token and the word form one word.
+        self.starts = np.array([text.startswith(before) for text in detokenize(word, ids)])
+        self.words = np.array([text.endswith(after) for text in detokenize(ids, word)]) & plain
 
-    def fitting(self, piece: int, candidates: np.ndarray) -> tuple[bytes, ...]:
-        """The candidates that are words in the place of a piece, in the order of their ids."""
-        # Inside of a text without a space before, as after a bracket, pieces of some tokenizers do
-        # not start a word.
-        fits = self.words[candidates] & (self.starts[candidates] | ~self.starts[piece])
-        texts = (self.written[i] for i in np.sort(candidates[fits]))
-        return tuple(dict.fromkeys(texts))
+    def fitting(self, token: int, candidates: np.ndarray) -> tuple[bytes, ...]:
+        """Returns the candidates that are words in place of a token, in the order of their ids."""
+        # Without a space before it, as after a bracket, a word may start with another token in
+        # some tokenizers.
+        fits = self.words[candidates] & (self.starts[candidates] | ~self.starts[token])
+        return tuple(dict.fromkeys(self.texts[i] for i in np.sort(candidates[fits])))
 
 
 class Neighbors:
-    """Words by the cosine of their vectors.
+    """Finds nearest words by the cosine of their vectors.
 
     Args:
-        words: UTF-8, each once.
+        words: distinct words, UTF-8.
         vectors: float (words, width).
     """
 
@@ -90,12 +93,12 @@ class Neighbors:
         self._index = {word: i for i, word in enumerate(words)}
 
     def vector(self, word: bytes) -> np.ndarray | None:
-        """The direction of a word; None for another one."""
+        """Returns the normalized vector of a word; None for an unknown word."""
         index = self._index.get(word)
         return None if index is None else self._directions[index]
 
     def nearest(self, vector: np.ndarray, word: bytes, count: int) -> list[bytes]:
-        """The words nearest to a word's vector, without itself; none for a vector of zeros."""
+        """Returns the words nearest to a word's vector, without the word; none for zeros."""
         if not vector.any():
             return []
         similar = self._directions @ vector
@@ -104,7 +107,7 @@ class Neighbors:
 
 
 def read_vectors(path: Path) -> Neighbors:
-    """The first lines of a text file of word vectors."""
+    """Reads the first ``MAX_WORD_VECTORS`` lines of a text file of word vectors."""
     words: dict[bytes, np.ndarray] = {}
     width = 0
     try:
@@ -113,7 +116,7 @@ def read_vectors(path: Path) -> Neighbors:
                 # Some words of GloVe's files have spaces.
                 word, *numbers = line.rstrip().rsplit(b" ", width or -1)
                 width = width or len(numbers)
-                # The files of word2vec begin with a line of two numbers.
+                # The files of word2vec start with a line of two numbers.
                 if width < 2 or (vector := _vector(numbers, width)) is None:
                     raise ValueError(
                         f"{path}: line {number} is {truncated(line, 60)}, expected a word and its "
@@ -128,7 +131,7 @@ def read_vectors(path: Path) -> Neighbors:
 
 
 def _vector(numbers: list[bytes], width: int) -> np.ndarray | None:
-    """Numbers of a line; None if they are not finite numbers, or not as many."""
+    """Parses the numbers of a line; None if they are not finite, or not ``width`` numbers."""
     try:
         vector = np.array(numbers, "float64")
     except ValueError:
@@ -141,18 +144,18 @@ def _vector(numbers: list[bytes], width: int) -> np.ndarray | None:
 def words_of(
     row: int, text: bytes, ids: list[int], starts: list[int], ends: list[int]
 ) -> Iterator[Word]:
-    """The words of a text, and their pieces."""
-    # Broken bytes keep their number.
+    """Yields the words of a text with their tokens."""
+    # surrogateescape preserves byte offsets around invalid UTF-8.
     decoded = text.decode("utf-8", "surrogateescape")
 
-    def size(part: str) -> int:
-        return len(part.encode("utf-8", "surrogateescape"))
+    def size(characters: str) -> int:
+        return len(characters.encode("utf-8", "surrogateescape"))
 
-    at = end = 0
+    character = end = 0
     for match in _WORD.finditer(decoded):
-        start = end + size(decoded[at : match.start()])
-        at, end = match.end(), start + size(match[0])
+        start = end + size(decoded[character : match.start()])
+        character, end = match.end(), start + size(match[0])
         first = bisect_right(ends, start)
-        pieces = tuple(ids[first : bisect_left(starts, end)])
-        if pieces:
-            yield Word(row, start, end, first, pieces)
+        tokens = tuple(ids[first : bisect_left(starts, end)])
+        if tokens:
+            yield Word(row, start, end, first, tokens)

@@ -1,7 +1,7 @@
-"""Outputs of a teacher that are computed once, and read from files in each epoch.
+"""A cache of a teacher's outputs, computed once and read from files in each epoch.
 
-A folder has TFRecord files, of a number of batches each, and a card, which is written last. A
-record is one of the student's inputs with its targets and the teacher's outputs, without padding.
+A folder has TFRecord files of several batches each, and a card, which is written last. A record is
+one of the student's inputs with its targets and the teacher's outputs, without padding.
 """
 
 from __future__ import annotations
@@ -37,18 +37,17 @@ class Cache:
     """A folder with the batches of a distillation.
 
     Args:
-        folder: new, or one that was written for the same batches and teachers.
-        batches: of at most ``BATCH`` examples, always in the same order, as ``compute`` takes them.
-        compute: from a batch to the one that is stored, in which the teachers' outputs replace
-            their inputs.
-        described: what the outputs depend on besides the batches, such as the teachers' sha256, as
-            JSON values.
-        pads: the value at padding by the path of a tensor in the batch; 0 for others.
+        folder: a new folder, or one that was written for the same batches and teachers.
+        batches: batches of at most ``BATCH`` examples, always in the same order; the arguments of
+            ``compute``.
+        compute: returns the batch to store, with the teachers' outputs in place of their inputs.
+        described: JSON values that the outputs also depend on, such as the teachers' sha256.
+        pads: padding values by the path of a tensor in the batch; 0 for others.
 
     Raises:
-        ValueError: if the folder has other outputs; the text says what differs. Or it has other
-            files.
-        BlockingIOError: if another process is writing it.
+        ValueError: if the folder has other files, or outputs of another job; the error names the
+            difference.
+        BlockingIOError: if another process is writing to it.
     """
 
     def __init__(
@@ -85,12 +84,13 @@ class Cache:
     def dataset(
         self, batch_size: int, *, shuffle: bool = True, seed: int | None = None
     ) -> tf.data.Dataset:
-        """Batches as ``compute`` returns them, halves as float32, shuffled anew in each pass.
+        """Returns batches as from ``compute``, with float32 in place of float16.
 
         Args:
-            batch_size: rows in a batch.
-            shuffle: whether rows are shuffled, 16,384 at a time.
-            seed: of an order that is the same in each pass; None for others.
+            batch_size: the rows of a batch.
+            shuffle: whether to shuffle rows, with a buffer of 16,384.
+            seed: the seed of an order that is the same in each epoch; None for a new order in each
+                epoch.
         """
         files = [self.folder / _SHARD.format(number) for number in range(len(self._rows))]
         for file in files:
@@ -108,13 +108,13 @@ class Cache:
             self._spec,
             _paths(self._spec),
         )
-        found = rows.padded_batch(batch_size, padding_values=pads).map(self._restored)
+        batches = rows.padded_batch(batch_size, padding_values=pads).map(self._restored)
         size = -(-self.count // batch_size)
-        found = found.apply(tf.data.experimental.assert_cardinality(size)).prefetch(2)
-        return training_options(found)
+        batches = batches.apply(tf.data.experimental.assert_cardinality(size)).prefetch(2)
+        return training_options(batches)
 
     def _write(self, batches: tf.data.Dataset, compute: Any, job: dict[str, Any]) -> None:
-        """Writes the shards that are missing, and the card."""
+        """Writes the missing shards and the card."""
         number = int(batches.cardinality())
         files = -(-number // _BATCHES_PER_SHARD) if number > 0 else None
         bar = keras.utils.Progbar(number if number > 0 else None, unit_name="batch")
@@ -147,11 +147,11 @@ class Cache:
         write(self.folder / CARD, json.dumps({**job, "rows": counts}, indent=1) + "\n")
         shards.end(self.folder)
 
-    def _records(self, found: Any) -> Iterator[bytes]:
-        """The records of a batch, without the padding that is at the end of a row."""
-        specs, values = keras.tree.flatten(self._spec), keras.tree.flatten(found)
+    def _records(self, batch: Any) -> Iterator[bytes]:
+        """Yields the records of a batch, without the padding at the end of a row."""
+        specs, values = keras.tree.flatten(self._spec), keras.tree.flatten(batch)
         arrays = [np.asarray(value) for value in values]
-        masks = np.asarray(found[0]["padding_mask"])
+        masks = np.asarray(batch[0]["padding_mask"])
         lengths = masks.shape[1] - np.argmax(masks[:, ::-1] > 0, axis=1)
         for row, length in enumerate(lengths):
             record = tf.train.Example()
@@ -188,20 +188,20 @@ class Cache:
 
 
 def halved(x: Any) -> Any:
-    """``x`` in half precision, and finite where it was."""
+    """Returns ``x`` as float16, clipped to its range."""
     largest = float(np.finfo(np.float16).max)
     return tf.cast(tf.clip_by_value(tf.cast(x, tf.float32), -largest, largest), tf.float16)
 
 
 def _rows(file: Path) -> int:
-    """The number of rows of a shard, from the file beside it."""
-    found = parsing.read_json(file)
-    if type(found) is not int:
+    """Reads the number of rows of a shard from its counts file."""
+    count = parsing.read_json(file)
+    if type(count) is not int:
         raise ValueError(
-            f"{file} must have a number of rows, got {truncated_repr(found)}; remove it to compute "
+            f"{file} must have a number of rows, got {truncated_repr(count)}; remove it to compute "
             "them again."
         )
-    return found
+    return count
 
 
 def _paths(spec: Any) -> Any:
@@ -210,11 +210,11 @@ def _paths(spec: Any) -> Any:
 
 
 def _data_digest(batches: tf.data.Dataset) -> str:
-    """The sha256 of all batches: texts are tokenized once for it."""
-    found = hashlib.sha256()
+    """Returns the sha256 of all batches, which tokenizes all texts once."""
+    digest = hashlib.sha256()
     for batch in batches.prefetch(2):
         for value in keras.tree.flatten(batch):
             array = np.asarray(value)
-            found.update(f"{array.dtype} {array.shape}".encode())
-            found.update(np.ascontiguousarray(array).tobytes())
-    return found.hexdigest()
+            digest.update(f"{array.dtype} {array.shape}".encode())
+            digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()

@@ -22,30 +22,30 @@ from bertfam_tf.tasks.fingerprint import fingerprint
 from bertfam_tf.tasks.text_learner import TextLearner, renamed
 from bertfam_tf.training.learner import NamedLossTracker, Untracked
 
-# Targets of a batch: the task's, and the inputs of each teacher or its outputs.
+# Keys of a batch's targets: the task's targets, and the teachers' inputs or outputs.
 TARGETS, INPUTS, OUTPUTS = "targets", "teacher_inputs", "teacher_outputs"
 _BACKBONE = "backbone"
 
 
 class Distiller(TextLearner):
-    """A student that is trained to imitate a teacher, or the mean of several.
+    """Trains a student to imitate a teacher, or the mean of several teachers.
 
-    ``fit`` trains the student itself: afterwards it is evaluated, saved and exported as any other.
-    The teacher is not trained, and its dropout is off; it reads what the student reads, masks of a
-    ``MaskedLM`` included. Loss and metrics are reported for each term.
+    ``fit`` trains the student in place, so it can be evaluated, saved and exported afterwards. The
+    teacher is frozen, and its dropout is off. It reads the same inputs as the student, including
+    the masks of a ``MaskedLM``. Each term is reported as a metric.
 
     Args:
         student: a task, for ``fit`` on raw texts; or a backbone, for ``fit`` on its inputs.
-        teacher: of the same kind; or several, whose logits are averaged.
-        terms: what the student imitates.
-        labels: weight of the student's own loss, such as that of labels or of masked tokens; 0 for
-            training without labels.
+        teacher: a model of the same kind; or several, whose logits are averaged.
+        terms: the terms of the loss.
+        labels: the weight of the student's own loss, such as the cross-entropy with labels; 0 to
+            train without labels.
 
     Raises:
-        ValueError: for a teacher and a student that do not fit a term, terms of the same name, no
-            terms, several teachers with a term that reads more than logits, different tokenizers
-            with a term that compares tokens, or a teacher with fewer positions than the student's
-            ``max_length``.
+        ValueError: if teacher and student do not fit a term; there are no terms, or two with the
+            same name; there are several teachers and a term that reads more than logits; a term
+            compares tokens, but the tokenizers differ; or the teacher has fewer positions than the
+            student's ``max_length``.
     """
 
     tracker = NamedLossTracker
@@ -60,32 +60,32 @@ class Distiller(TextLearner):
         **kwargs: Any,
     ):
         teachers: Any = teacher if isinstance(teacher, list | tuple) else [teacher]
-        distilled = Distillation(student, teachers, terms)
-        ours = distilled.student
-        objectives: list[Objective] = [distilled]
+        distillation = Distillation(student, teachers, terms)
+        network, names = distillation.student, distillation.names
+        objectives: list[Objective] = [distillation]
         if labels:
-            objectives.append(_own_objective(ours, labels))
-        found = ours.outputs(ours.inputs, distilled.names, distilled.reads_logits or bool(labels))
-        outputs = {_BACKBONE: {name: found[name] for name in distilled.names}}
-        if TASK in found:
-            outputs[TASK] = found[TASK]
+            objectives.append(_label_objective(network, labels))
+        tensors = network.outputs(network.inputs, names, distillation.reads_logits or bool(labels))
+        outputs = {_BACKBONE: {name: tensors[name] for name in names}}
+        if TASK in tensors:
+            outputs[TASK] = tensors[TASK]
         kwargs.setdefault("name", "distiller")
-        super().__init__(ours.inputs, outputs, objectives, **kwargs)
-        self._distilled = Untracked(distilled)
+        super().__init__(network.inputs, outputs, objectives, **kwargs)
+        self._distillation = Untracked(distillation)
         self._labels = labels
-        if ours.task is not None:
-            self.fields = ours.task.fields
+        if network.task is not None:
+            self.fields = network.task.fields
 
     @property
     def student(self) -> Any:
-        """The task or the backbone that is trained."""
-        network = self._distilled.value.student
+        """The student, a task or a backbone."""
+        network = self._distillation.value.student
         return network.task or network.backbone
 
     @property
     def terms(self) -> list[Term]:
-        """The terms, with layer maps as dicts."""
-        return list(self._distilled.value.terms)
+        """The terms, with layer maps resolved to dicts."""
+        return list(self._distillation.value.terms)
 
     def examples(
         self,
@@ -94,7 +94,7 @@ class Distiller(TextLearner):
         sample_weight: Any = None,
         columns: Columns | None = None,
     ) -> tuple[Any, Any, Any]:
-        task = self._distilled.value.student.task
+        task = self._distillation.value.student.task
         if task is None:
             return x, y, sample_weight
         return task.examples(x, y, sample_weight, columns)
@@ -102,27 +102,27 @@ class Distiller(TextLearner):
     def fit(
         self, x: Any, y: Any = None, *, cache: str | Path | None = None, **kwargs: Any
     ) -> keras.callbacks.History:
-        """As ``TextLearner.fit``, on raw texts if the student is a task, else on its inputs.
+        """Trains the student like ``TextLearner.fit``: a task on texts, a backbone on its inputs.
 
-        Labels may be omitted without a weight for ``labels``. Sample weights count in the loss of
-        the labels alone.
+        ``y`` is only required with a weight for ``labels``. Sample weights only apply to the loss
+        of the labels.
 
         Args:
-            x, y: as for ``TextLearner.fit``.
-            cache: a folder for what the terms read of the teacher, which is computed in a first
-                pass and read from there in each epoch, also of later calls with the same examples
-                and the same teacher; None to compute it in each step. An interrupted first pass
-                resumes. Not for masks that are drawn anew in each epoch.
-            **kwargs: of ``TextLearner.fit``.
+            x, y: the same as for ``TextLearner.fit``.
+            cache: a folder for the teacher's outputs. A first pass computes them, and each epoch
+                reads them, also in later calls with the same examples and teacher. An interrupted
+                first pass resumes. None computes them in each step. Not possible for tasks that
+                draw new masks in each epoch.
+            **kwargs: further arguments of ``TextLearner.fit``.
 
         Raises:
-            ValueError: as ``TextLearner.fit`` does; and for a ``cache`` with outputs of other
-                teachers, terms or examples, or where it is not possible.
+            ValueError: as ``TextLearner.fit`` does; and if ``cache`` has outputs of other teachers,
+                terms or examples, or the task's outputs cannot be cached.
         """
         if cache is not None:
             kwargs["cache"] = cache
         with warnings.catch_warnings():
-            # A term may read less than the last layer's output, so that no gradient reaches it.
+            # If no term reads the last layer's output, no gradient reaches the layer.
             warnings.filterwarnings("ignore", "Gradients do not exist")
             return super().fit(x, y, **kwargs)
 
@@ -139,20 +139,19 @@ class Distiller(TextLearner):
         cache: str | Path | None = None,
         **options: Any,
     ) -> Any:
-        """Batches of texts as ``fit`` trains on them: inputs, targets, weights.
+        """Returns the batches that ``fit`` trains on: inputs, targets, weights.
 
         Args:
-            x, y, sample_weight, batch_size, shuffle, cache: as for ``fit``.
-            **options: of the task's ``text_batches``.
+            x, y, sample_weight, batch_size, shuffle, cache: the same as for ``fit``.
+            **options: options of the task's ``text_batches``.
 
         Raises:
             ValueError: as for ``fit``.
         """
         if cache is not None:
-            stored = self.cached(x, y, sample_weight, cache)
-            return stored.dataset(batch_size, shuffle=shuffle)
-        distilled = self._distilled.value
-        task = distilled.student.task
+            return self.cached(x, y, sample_weight, cache).dataset(batch_size, shuffle=shuffle)
+        distillation = self._distillation.value
+        task = distillation.student.task
         if task is None:
             return _batched(x, y, sample_weight, batch_size, shuffle)
         return task.text_batches(
@@ -162,58 +161,56 @@ class Distiller(TextLearner):
             batch_size,
             shuffle=shuffle,
             labelled=bool(self._labels),
-            extend=distilled.extend,
+            extend=distillation.extend,
             **options,
         )
 
     def cached(self, x: Any, y: Any, sample_weight: Any, folder: str | Path) -> Cache:
-        """The batches of texts with the teachers' outputs, in a folder; see ``fit``.
+        """Returns a cache of the batches with the teachers' outputs; see ``fit``.
 
         Raises:
             ValueError: as for ``fit``.
         """
         self.check_cache()
-        distilled = self._distilled.value
-        task = distilled.student.task
+        distillation = self._distillation.value
+        task = distillation.student.task
         described = {
-            "teacher_sha256": [
-                fingerprint(each.task or each.backbone) for each in distilled.teachers
-            ],
-            "outputs": [*distilled.names, *([TASK] if distilled.reads_logits else [])],
+            "teacher_sha256": [fingerprint(t.task or t.backbone) for t in distillation.teachers],
+            "outputs": [*distillation.names, *([TASK] if distillation.reads_logits else [])],
         }
         pads = {(0, "token_ids"): task.tokenizer.special_ids.get("pad", 0)}
         pads[(1, TARGETS)] = task.components.targets.padding
         batches = self.text_batches(x, y, sample_weight, BATCH)
-        return Cache(folder, batches, distilled.with_outputs, described, pads)
+        return Cache(folder, batches, distillation.with_outputs, described, pads)
 
     def check_cache(self) -> None:
-        """Raises ValueError if outputs of the teacher cannot be cached."""
-        task = self._distilled.value.student.task
+        """Raises ValueError if the teacher's outputs cannot be cached."""
+        task = self._distillation.value.student.task
         if task is None or task.components.draws:
             kind = type(self.student).__name__
             why = "is not a task" if task is None else "draws masks anew in each epoch"
             raise ValueError(f"The teacher's outputs cannot be cached for a {kind}, which {why}.")
 
     def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        # Metrics of `compile` are the task's: of its targets and outputs.
+        # Metrics of `compile` read the task's targets and outputs.
         if isinstance(y, Mapping) and TARGETS in y and TASK in y_pred:
             y, y_pred = y[TARGETS], y_pred[TASK]
         return super().compute_metrics(x, y, y_pred, sample_weight)
 
 
 class Distillation:
-    """The objective of imitating a teacher: the losses of terms.
+    """The distillation objective: the losses of all terms.
 
     Args:
         student: a task or a backbone.
-        teachers: at least one of the same kind.
-        terms: what is imitated.
+        teachers: one or several models of the same kind.
+        terms: the terms of the loss.
 
     Attributes:
-        names: the student's outputs that terms read, by name.
+        names: the names of the backbone outputs that terms read.
 
     Raises:
-        ValueError: as ``Distiller`` raises it.
+        ValueError: as for ``Distiller``.
     """
 
     def __init__(
@@ -230,7 +227,7 @@ class Distillation:
             if labels.count(label) > 1:
                 raise ValueError(f"Two terms are named {label!r}; give one another name.")
         self.student = Network(student, "student")
-        self.teachers = [Network(each, "teacher") for each in teachers]
+        self.teachers = [Network(teacher, "teacher") for teacher in teachers]
         self.projections = Projections(self.student.backbone.dtype_policy)
         with self.student.backbone.distribute_strategy.scope():
             for teacher in self.teachers:
@@ -244,10 +241,10 @@ class Distillation:
             )
         self.heads: Mapping[str, keras.layers.Layer] = self.projections.layers
         self.weights: Mapping[str, float] = {term.label: term.weight for term in bound}
-        self._same_tokens = [self._reads_the_same(teacher) for teacher in self.teachers]
+        self._same_tokens = [self._shares_tokens(teacher) for teacher in self.teachers]
 
-    def _reads_the_same(self, teacher: Network) -> bool:
-        """Whether a teacher has the student's tokens."""
+    def _shares_tokens(self, teacher: Network) -> bool:
+        """Returns whether a teacher can read the student's token ids."""
         if self.student.task is None or teacher.task is None:
             missing = teacher.backbone.token_inputs.keys() - self.student.inputs.keys()
             if missing - {"segment_ids", "position_ids"}:
@@ -257,100 +254,99 @@ class Distillation:
             return True
         ours, theirs = self.student.task.tokenizer, teacher.task.tokenizer
         if type(ours) is type(theirs) and ours.get_config() == theirs.get_config():
-            longest, read = self.student.task.max_length, teacher.backbone.max_length
-            if read is not None and longest > read:
+            longest, positions = self.student.task.max_length, teacher.backbone.max_length
+            if positions is not None and longest > positions:
                 raise ValueError(
-                    f"The student reads up to {longest} tokens, the teacher has {read} positions; "
-                    f"expected a student with max_length={read} or less."
+                    f"The student reads up to {longest} tokens, the teacher has {positions} "
+                    f"positions; expected a student with max_length={positions} or less."
                 )
             return True
         if self.names:
             raise ValueError(
-                f"{', '.join(self.names)} of teacher and student are of the same tokens only with "
-                "the same tokenizer; theirs differ."
+                f"Terms on {', '.join(self.names)} compare tokens, which requires teacher and "
+                "student to have the same tokenizer; theirs differ."
             )
-        windows = self.student.task.components.preprocessor
         if not self.student.task.one_input_per_example:
+            preprocessor = type(self.student.task.components.preprocessor).__name__
             raise ValueError(
-                f"With another tokenizer than the teacher's, {type(windows).__name__} of the "
-                "student are not the teacher's."
+                f"The student's {preprocessor} has other windows than the teacher's, because their "
+                "tokenizers differ."
             )
         return False
 
     def extend(self, features: dict[str, Any], encoded: dict[str, Any], batch: tuple) -> tuple:
-        """A batch with the teachers' inputs among the targets, as ``Task.text_batches``."""
+        """Adds the teachers' inputs to a batch's targets; see ``Task.text_batches``."""
         inputs, *rest = batch
-        given = []
+        teacher_inputs = []
         for teacher, same in zip(self.teachers, self._same_tokens, strict=True):
             assert teacher.task is not None
             preprocessor = teacher.task.components.preprocessor
-            given.append(preprocessor.inputs(encoded if same else preprocessor(features)))
-        targets = {INPUTS: tuple(given)}
+            teacher_inputs.append(preprocessor.inputs(encoded if same else preprocessor(features)))
+        targets = {INPUTS: tuple(teacher_inputs)}
         if rest:
             targets[TARGETS] = rest[0]
         return inputs, targets, *rest[1:]
 
     def with_outputs(self, inputs: Any, targets: Any, *weights: Any) -> tuple:
-        """A batch of ``extend`` with the teachers' outputs in place of their inputs.
+        """Replaces the teachers' inputs of a batch from ``extend`` by their outputs.
 
-        Outputs of layers are in half precision, logits in float32. Of several teachers, logits are
-        averaged already.
+        Outputs of layers are float16, logits float32, averaged over teachers.
         """
         with unpadding(True):
-            found = self.teacher_outputs(Batch(inputs, targets))
+            teachers = self.teacher_outputs(Batch(inputs, targets))
         kept = {name: value for name, value in targets.items() if name != INPUTS}
-        if len(found) > 1:
-            found = [keras.tree.map_structure(lambda *x: sum(x) / len(x), *found)]
-        # To tf.data a list is a tensor.
-        outputs = {n: tuple(map(halved, x)) for n, x in found[0].items() if n != TASK}
-        if TASK in found[0]:
-            outputs[TASK] = keras.tree.map_structure(
-                lambda x: tf.cast(x, tf.float32), found[0][TASK]
-            )
+        mean = keras.tree.map_structure(lambda *x: sum(x) / len(x), *teachers)
+        # tf.data would convert a list to a tensor.
+        outputs = {n: tuple(map(halved, x)) for n, x in mean.items() if n != TASK}
+        if TASK in mean:
+            outputs[TASK] = keras.tree.map_structure(lambda x: tf.cast(x, tf.float32), mean[TASK])
         return inputs, {**kept, OUTPUTS: outputs}, *weights
 
     def teacher_outputs(self, batch: Batch) -> list[dict[str, Any]]:
-        """The outputs of each teacher, without gradients."""
+        """Returns the outputs of each teacher, without gradients."""
         targets = batch.targets if isinstance(batch.targets, Mapping) else {}
         if OUTPUTS in targets:
             return [targets[OUTPUTS]]
-        given = targets.get(INPUTS, [batch.inputs] * len(self.teachers))
+        teacher_inputs = targets.get(INPUTS, [batch.inputs] * len(self.teachers))
         return [
             keras.tree.map_structure(
                 ops.stop_gradient,
                 teacher.outputs(inputs, self.names, self.reads_logits, training=False),
             )
-            for teacher, inputs in zip(self.teachers, given, strict=True)
+            for teacher, inputs in zip(self.teachers, teacher_inputs, strict=True)
         ]
 
     def loss(
         self, outputs: Any, heads: Mapping[str, keras.layers.Layer], batch: Batch
     ) -> dict[str, SumAndCount]:
-        """The loss of each term, as ``learner.Objective.loss``."""
+        """Computes the loss of each term; see ``Objective.loss``."""
         targets = batch.targets if isinstance(batch.targets, Mapping) else {}
-        found = self.teacher_outputs(batch)
+        teacher_outputs = self.teacher_outputs(batch)
         ours = Outputs(outputs[_BACKBONE], is_causal=self.student.is_causal)
-        theirs = Outputs(found[0], is_causal=self.teachers[0].is_causal)
+        theirs = Outputs(teacher_outputs[0], is_causal=self.teachers[0].is_causal)
         if self.reads_logits:
-            own = targets.get(TARGETS)
-            given = targets.get(INPUTS, [batch.inputs] * len(self.teachers))
-            logits, counted = self.student.distributions(outputs[TASK], batch.inputs, own)
+            labels = targets.get(TARGETS)
+            teacher_inputs = targets.get(INPUTS, [batch.inputs] * len(self.teachers))
+            logits, counted = self.student.distributions(outputs[TASK], batch.inputs, labels)
             ours = ours._replace(logits=logits, counted=counted)
-            each = [
-                teacher.distributions(x[TASK], inputs, own)[0]
-                for teacher, x, inputs in zip(self.teachers, found, given, strict=False)
+            # Cached outputs are one entry, already averaged.
+            teacher_logits = [
+                teacher.distributions(x[TASK], inputs, labels)[0]
+                for teacher, x, inputs in zip(
+                    self.teachers, teacher_outputs, teacher_inputs, strict=False
+                )
             ]
-            theirs = theirs._replace(logits=sum(each) / len(each))
+            theirs = theirs._replace(logits=sum(teacher_logits) / len(teacher_logits))
         mask = ops.cast(batch.inputs["padding_mask"], "bool")
         return {term.label: term.loss(ours, theirs, mask, self.projections) for term in self.terms}
 
 
 class LabelObjective:
-    """The student's own objective, in a batch of a distillation.
+    """The student's own objective on a batch of a distillation.
 
     Args:
-        objective: of the task.
-        weights: of its losses; the only one of a ``Supervised`` objective is called ``labels``.
+        objective: the task's objective.
+        weight: multiplies its weights. The loss of a ``Supervised`` objective is named ``labels``.
     """
 
     def __init__(self, objective: Objective, weight: float):
@@ -364,16 +360,16 @@ class LabelObjective:
     def loss(
         self, outputs: Any, heads: Mapping[str, keras.layers.Layer], batch: Batch
     ) -> dict[str, SumAndCount]:
-        own = batch._replace(targets=batch.targets[TARGETS])
-        found = self.objective.loss(outputs[TASK], heads, own)
-        return {_label(name): value for name, value in found.items()}
+        batch = batch._replace(targets=batch.targets[TARGETS])
+        losses = self.objective.loss(outputs[TASK], heads, batch)
+        return {_label(name): value for name, value in losses.items()}
 
 
 def _batched(x: Any, y: Any, sample_weight: Any, batch_size: int, shuffle: bool) -> Any:
-    """Arrays of token ids and weights as a data set of batches; other data as they are."""
-    data = tuple(each for each in (x, y, sample_weight) if each is not None)
+    """Batches arrays of token ids and weights; returns other data, such as a dataset, unchanged."""
+    data = tuple(value for value in (x, y, sample_weight) if value is not None)
     arrays = keras.tree.flatten(data)
-    if not all(hasattr(each, "shape") for each in arrays):
+    if not all(hasattr(array, "shape") for array in arrays):
         return x
     dataset = tf.data.Dataset.from_tensor_slices(data)
     if shuffle:
@@ -385,7 +381,7 @@ def _label(name: str) -> str:
     return "labels" if name == "loss" else name
 
 
-def _own_objective(student: Network, weight: float) -> Objective:
+def _label_objective(student: Network, weight: float) -> Objective:
     objectives = [] if student.task is None else student.task.objectives
     reads = student.task is not None and student.task.components.read is not None
     if len(objectives) != 1 or not reads:

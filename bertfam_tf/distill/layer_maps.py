@@ -1,4 +1,4 @@
-"""Which layer of the teacher each layer of a student imitates, or is copied from.
+"""Maps from a student's layers to the teacher's layers that they imitate or copy.
 
 Layers are numbered as in ``hidden_states``: 0 is the embeddings' output, 1 the first layer.
 """
@@ -25,9 +25,9 @@ def _top(student: int, teacher: int) -> dict[int, int]:
     return {i: teacher - student + i for i in range(1, student + 1)}
 
 
-def _without_last(found: Callable[[int, int], dict[int, int]]) -> Callable:
+def _without_last(layers: Callable[[int, int], dict[int, int]]) -> Callable:
     return lambda student, teacher: {
-        i: j for i, j in found(student, teacher).items() if i < student
+        i: j for i, j in layers(student, teacher).items() if i < student
     }
 
 
@@ -43,24 +43,24 @@ MAPS: dict[str, Callable[[int, int], dict[int, int]]] = {
 
 
 def layer_map(layers: LayerMap, student: int, teacher: int) -> dict[int, int]:
-    """A map from layers of the student to layers of the teacher.
+    """Returns a map from the student's layers to the teacher's.
 
     Args:
-        layers: the teacher's layer for each of the student's layers from the first on; or a dict
-            from the student's to the teacher's; or a name. With S layers in the student and T in
-            the teacher:
+        layers: a list of the teacher's layers, one for each of the student's; or a dict from the
+            student's to the teacher's; or a name. With S layers in the student and T in the
+            teacher:
 
             * ``"uniform"``: i · T / S, rounded (TinyBERT, arXiv 1909.10351);
             * ``"every_other"``: evenly spaced from the first to the last (DistilBERT's initial
               layers, arXiv 1910.01108);
             * ``"top"``, ``"bottom"``: the last or the first S;
-            * ``"last"``: the last layer alone (MiniLM, arXiv 2002.10957);
+            * ``"last"``: only the last layer (MiniLM, arXiv 2002.10957);
             * ``"skip"``, ``"pkd_last"``: as ``"uniform"`` and ``"top"``, without the last layer
               (Patient Knowledge Distillation, arXiv 1908.09355).
-        student, teacher: their numbers of layers.
+        student, teacher: the numbers of layers.
 
     Raises:
-        ValueError: for an unknown name, or a layer that one of the two does not have.
+        ValueError: if the name is unknown, or one of the models lacks a layer.
     """
     if isinstance(layers, str):
         if layers not in MAPS:
@@ -73,12 +73,12 @@ def layer_map(layers: LayerMap, student: int, teacher: int) -> dict[int, int]:
         return MAPS[layers](student, teacher)
     if not hasattr(layers, "__iter__"):
         raise ValueError(f"A layer map is a name, a list or a mapping of layers, got {layers!r}.")
-    found = dict(layers) if isinstance(layers, Mapping) else dict(enumerate(layers, 1))
-    for kind, numbers, count in (("student", found, student), ("teacher", found.values(), teacher)):
+    pairs = dict(layers) if isinstance(layers, Mapping) else dict(enumerate(layers, 1))
+    for kind, numbers, count in (("student", pairs, student), ("teacher", pairs.values(), teacher)):
         for number in numbers:
             if not isinstance(number, int) or not 0 <= number <= count:
                 raise ValueError(
                     f"A layer map names layer {number!r} of the {kind}, which has the layers 1 to "
                     f"{count}, and 0 for the embeddings."
                 )
-    return found
+    return pairs

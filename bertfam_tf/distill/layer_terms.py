@@ -1,4 +1,4 @@
-"""Terms of a distillation's loss that compare layers."""
+"""Terms of the distillation loss that compare layers."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from bertfam_tf.objectives.objective import SumAndCount
 
 @dataclass(frozen=True, kw_only=True)
 class LayerTerm(Term):
-    """Attributes:
-    layers: which layer of the teacher each layer of the student imitates, as ``layer_map``
-        takes it.
+    """A term over pairs of layers.
+
+    Attributes:
+        layers: the map from the student's layers to the teacher's; see ``layer_map``.
     """
 
     layers: LayerMap = "uniform"
@@ -39,24 +40,24 @@ class LayerTerm(Term):
         assert isinstance(self.layers, Mapping)
         return list(self.layers.items())
 
-    def _mean(self, found: list[SumAndCount], *, added: bool = False) -> SumAndCount:
-        """Of each layer's sum and number; the sum of the layers' means if ``added``."""
-        total = sum(each for each, _ in found)
-        return total, found[0][1] * (1 if added else len(found))
+    def _mean(self, layers: list[SumAndCount], *, summed: bool = False) -> SumAndCount:
+        """Returns the mean over layers of the same count, or the sum of their means."""
+        total = sum(layer_total for layer_total, _ in layers)
+        return total, layers[0][1] * (1 if summed else len(layers))
 
 
 @dataclass(frozen=True, kw_only=True)
 class HiddenStates(LayerTerm):
-    """The squared error of layers' outputs, a mean over their width (arXiv 1909.10351).
+    """The mean squared error of layers' outputs (arXiv 1909.10351, equation 8).
 
     Attributes:
-        projection: name of a dense layer, trained with the student, from its width to the
-            teacher's, one for all layers; terms that name the same one share it. ``"auto"`` for
-            one of this term where the widths differ, and none where they do not.
-        scaling: ``"mean"``; or ``"tinybert"``, the sum over layers of the errors at real tokens
+        projection: the name of a dense layer from the student's width to the teacher's, which is
+            trained with the student and used for all layers. Terms with the same name share it.
+            ``"auto"`` adds one for this term if the widths differ.
+        scaling: ``"mean"``; or ``"tinybert"``, the sum over layers of the errors at real tokens,
             divided by batch · length of the padded batch. TinyBERT's code divides by the same
-            number, with a length that is always ``max_seq_length``, and adds the errors between
-            both networks' outputs at padding, which nothing reads; here they are 0.
+            number, with a length that is always ``max_seq_length``, and also adds the errors at
+            padding, which nothing reads.
     """
 
     projection: str = AUTO
@@ -81,18 +82,16 @@ class HiddenStates(LayerTerm):
     def loss(
         self, student: Outputs, teacher: Outputs, mask: Any, projections: Projections
     ) -> SumAndCount:
-        ours, theirs = (each.backbone["hidden_states"] for each in (student, teacher))
+        ours, theirs = (side.backbone["hidden_states"] for side in (student, teacher))
         project = projections.layers[self.projection] if self.projection else lambda x: x
-        published = self.scaling == "tinybert"
-        found = [
+        tinybert = self.scaling == "tinybert"
+        errors = [
             sum_and_count(
-                losses.squared_error(project(ours[i]), theirs[j]),
-                mask,
-                of_all=published,
+                losses.squared_error(project(ours[i]), theirs[j]), mask, count_all=tinybert
             )
             for i, j in self._pairs
         ]
-        return self._mean(found, added=published)
+        return self._mean(errors, summed=tinybert)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,19 +113,19 @@ class StateTerm(LayerTerm):
     def loss(
         self, student: Outputs, teacher: Outputs, mask: Any, projections: Projections
     ) -> SumAndCount:
-        ours, theirs = (each.backbone["hidden_states"] for each in (student, teacher))
+        ours, theirs = (side.backbone["hidden_states"] for side in (student, teacher))
         return self._mean([self._errors(ours[i], theirs[j], mask) for i, j in self._pairs])
 
     def _errors(self, student: Any, teacher: Any, mask: Any) -> SumAndCount:
-        """Of a layer's outputs (batch, length, width)."""
+        """Computes the loss of a layer's outputs (batch, length, width)."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
 class HiddenCosine(StateTerm):
-    """1 - the cosine of each token's output of two layers, by default the last (arXiv 1910.01108).
+    """One minus the cosine similarity of tokens' hidden states (arXiv 1910.01108).
 
-    Raises, when bound, ValueError for layers of different widths.
+    Binding raises ValueError if the layers' widths differ.
     """
 
     layers: LayerMap = "last"
@@ -137,14 +136,14 @@ class HiddenCosine(StateTerm):
 
 @dataclass(frozen=True, kw_only=True)
 class FirstTokens(StateTerm):
-    """The squared error of the first real token's outputs, scaled to length 1, a mean over width.
+    """The mean squared error of the first real token's normalized hidden states.
 
-    The patient loss of Patient Knowledge Distillation (arXiv 1908.09355, equation 7), with the mean
-    of its code, for which its weights of 10 to 1000 are.
+    This is the loss of Patient Knowledge Distillation (arXiv 1908.09355, equation 7), with the mean
+    over the width of its code, which its weights of 10 to 1000 are chosen for.
 
-    Raises, when bound, ValueError for layers of different widths, and for a network whose first
-    token does not stand for the text: of a family that reads it elsewhere, such as at the last
-    token, or with a tokenizer that pads on the left, where the first token is padding.
+    Binding raises ValueError if the layers' widths differ, or a network does not represent the text
+    by its first token: its family reads another token, such as the last, or its tokenizer pads on
+    the left.
     """
 
     layers: LayerMap = "skip"
@@ -166,11 +165,10 @@ class FirstTokens(StateTerm):
         return super().bind(student, teacher, projections)
 
     def _errors(self, student: Any, teacher: Any, mask: Any) -> SumAndCount:
-        # Some families pad on the left.
         first = ops.expand_dims(ops.argmax(ops.cast(mask, "int32"), axis=1), (1, 2))
         student, teacher = (ops.take_along_axis(x, first, axis=1)[:, 0] for x in (student, teacher))
-        found = losses.normalized_squared_error(student, teacher)
-        return sum_and_count(found, ops.any(mask, axis=1))
+        error = losses.normalized_squared_error(student, teacher)
+        return sum_and_count(error, ops.any(mask, axis=1))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,15 +184,15 @@ class AttentionTerm(LayerTerm):
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionScores(AttentionTerm):
-    """The squared error of the scores before mask and softmax (arXiv 1909.10351, equation 7).
+    """The mean squared error of attention scores before mask and softmax (arXiv 1909.10351,
+    equation 7).
 
     Attributes:
         scaling: ``"mean"``, over heads and pairs of real tokens; or ``"tinybert"``, the sum over
-            layers of the errors of these pairs divided by batch · heads · length² of the padded
-            batch. TinyBERT's code divides by the same number, with a length that is always
-            ``max_seq_length``; scores of padding as a key, at most -100 after the mask, are 0 in
-            both networks there too, but it adds the errors of padding as a query, which nothing
-            reads.
+            layers of these errors, divided by batch · heads · length² of the padded batch.
+            TinyBERT's code divides by the same number, with a length that is always
+            ``max_seq_length``. It also ignores keys at padding, but adds the errors of queries at
+            padding, which nothing reads.
     """
 
     scaling: str = "mean"
@@ -203,45 +201,47 @@ class AttentionScores(AttentionTerm):
     def loss(
         self, student: Outputs, teacher: Outputs, mask: Any, projections: Projections
     ) -> SumAndCount:
-        ours, theirs = (each.backbone["attention_scores"] for each in (student, teacher))
-        published = self.scaling == "tinybert"
-        pairs = _pairs_of(mask, student.is_causal)
-        found = []
+        ours, theirs = (side.backbone["attention_scores"] for side in (student, teacher))
+        tinybert = self.scaling == "tinybert"
+        pairs = _attention_pairs(mask, student.is_causal)
+        errors = []
         for i, j in self._pairs:
             x, y = ours[i - 1], theirs[j - 1]
-            error = ops.square(losses._float(x) - losses._float(y))
-            total, count = sum_and_count(error, pairs, of_all=published)
-            # Layers with fewer heads weigh as much as others.
-            found.append((total / x.shape[1], count))
-        return self._mean(found, added=published)
+            error = ops.square(losses.to_float(x) - losses.to_float(y))
+            total, count = sum_and_count(error, pairs, count_all=tinybert)
+            # The mean over heads gives layers with few heads the same weight.
+            errors.append((total / x.shape[1], count))
+        return self._mean(errors, summed=tinybert)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionProbabilities(AttentionTerm):
-    """KL of what each query attends to, a mean over heads and queries (arXiv 2002.10957)."""
+    """The KL divergence of attention distributions, a mean over heads and queries (arXiv
+    2002.10957)."""
 
     layers: LayerMap = "last"
 
     def loss(
         self, student: Outputs, teacher: Outputs, mask: Any, projections: Projections
     ) -> SumAndCount:
-        ours, theirs = (each.backbone["attention_scores"] for each in (student, teacher))
-        pairs = _pairs_of(mask, student.is_causal)
+        ours, theirs = (side.backbone["attention_scores"] for side in (student, teacher))
+        pairs = _attention_pairs(mask, student.is_causal)
         return self._mean([_divergence(ours[i - 1], theirs[j - 1], pairs) for i, j in self._pairs])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Relations(LayerTerm):
-    """KL of softmaxes of scaled dot products of queries, keys or values with themselves.
+    """The KL divergence of self-attention relations: softmaxes of scaled dot products of queries,
+    keys or values with themselves.
 
-    A sum over what ``of`` lists, of means over relation heads and queries.
+    The loss is a mean over relation heads and queries, and a sum over the vectors in ``of``.
 
     Attributes:
-        of: of ``queries``, ``keys`` and ``values``; MiniLM (arXiv 2002.10957) has ``["values"]``
-            beside ``AttentionProbabilities``, MiniLMv2 (arXiv 2012.15828) all three.
-        heads: number of relation heads, among which the vectors of all attention heads are divided
-            anew, so that teacher and student may have different widths and numbers of heads; None
-            for the attention heads.
+        of: one or several of ``queries``, ``keys`` and ``values``. MiniLM (arXiv 2002.10957) uses
+            ``["values"]`` with ``AttentionProbabilities``, MiniLMv2 (arXiv 2012.15828) all three.
+        heads: the number of relation heads, into which the concatenated attention heads are split
+            again, so teacher and student may have different widths and numbers of heads. None uses
+            the attention heads.
     """
 
     layers: LayerMap = "last"
@@ -286,9 +286,9 @@ class Relations(LayerTerm):
     def loss(
         self, student: Outputs, teacher: Outputs, mask: Any, projections: Projections
     ) -> SumAndCount:
-        found, pairs = [], _pairs_of(mask, student.is_causal)
+        layers, pairs = [], _attention_pairs(mask, student.is_causal)
         for i, j in self._pairs:
-            sums = [
+            divergences = [
                 _divergence(
                     losses.relations(student.backbone[name][i - 1], self.heads),
                     losses.relations(teacher.backbone[name][j - 1], self.heads),
@@ -296,32 +296,29 @@ class Relations(LayerTerm):
                 )
                 for name in self.of
             ]
-            found.append((sum(total for total, _ in sums), sums[0][1]))
-        return self._mean(found)
+            layers.append((sum(total for total, _ in divergences), divergences[0][1]))
+        return self._mean(layers)
 
 
-def _pairs_of(mask: Any, is_causal: bool) -> Any:
-    """Pairs of real tokens of which one may attend to the other.
+def _attention_pairs(mask: Any, is_causal: bool) -> Any:
+    """Returns which queries may attend to which keys, bool (batch, 1, queries, keys).
 
     Args:
         mask: bool (batch, length), true at real tokens.
-        is_causal: whether keys may not be later than their queries.
-
-    Returns:
-        Bool (batch, 1, queries, keys).
+        is_causal: whether tokens only attend to themselves and earlier tokens.
     """
     pairs = ops.logical_and(ops.expand_dims(mask, (1, 3)), ops.expand_dims(mask, (1, 2)))
     if is_causal:
-        place = ops.cumsum(ops.ones_like(mask, dtype="int32"), axis=1)
-        earlier = ops.expand_dims(place, 1) <= ops.expand_dims(place, 2)
+        positions = ops.cumsum(ops.ones_like(mask, dtype="int32"), axis=1)
+        earlier = ops.expand_dims(positions, 1) <= ops.expand_dims(positions, 2)
         pairs = ops.logical_and(pairs, ops.expand_dims(earlier, 1))
     return pairs
 
 
 def _divergence(student: Any, teacher: Any, pairs: Any) -> SumAndCount:
-    found = losses.attention_divergence(student, teacher, pairs)  # (batch, heads, length)
-    queries = ops.cast(ops.any(pairs, axis=-1), found.dtype)
-    return ops.sum(found * queries) / student.shape[1], ops.sum(queries)
+    divergence = losses.attention_divergence(student, teacher, pairs)  # (batch, heads, length)
+    queries = ops.cast(ops.any(pairs, axis=-1), divergence.dtype)
+    return ops.sum(divergence * queries) / student.shape[1], ops.sum(queries)
 
 
 def _same_width(label: str, student: Network, teacher: Network, pairs: Mapping[int, int]) -> None:
@@ -339,8 +336,8 @@ def _same_direction(label: str, student: Network, teacher: Network) -> None:
     if student.is_causal != teacher.is_causal:
         causal, other = (student, teacher) if student.is_causal else (teacher, student)
         raise ValueError(
-            f"{label}: tokens of the {causal.role} attend to earlier ones only, tokens of the "
-            f"{other.role} to later ones too."
+            f"{label}: the {causal.role} has causal attention, the {other.role} bidirectional "
+            "attention."
         )
 
 

@@ -1,4 +1,4 @@
-"""Terms of a distillation's loss that compare logits."""
+"""Terms of the distillation loss that compare logits."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from bertfam_tf.distill.term import Outputs, Projections, Term, sum_and_count
 from bertfam_tf.objectives.objective import SumAndCount
 from bertfam_tf.validation import check, setting
 
-# Logits below are masks, such as padding's in span QA, and not a network's.
-_IMPOSSIBLE = -1e4
+# Tasks mask logits with lower values, such as span QA at padding.
+_MASKED = -1e4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,17 +42,18 @@ class LogitTerm(Term):
 
 @dataclass(frozen=True, kw_only=True)
 class SoftTargets(LogitTerm):
-    """Softmaxes of the teacher's logits as targets (Hinton et al. 2015, arXiv 1503.02531).
+    """The divergence from the teacher's softmax (Hinton et al. 2015, arXiv 1503.02531).
 
-    In tagging these are the tags of each word, in span QA the tokens of a window as start and as
-    end, in masked language modeling the vocabulary at each token, masked or not (DistilBERT), in
-    causal language modeling the vocabulary at each token that another one follows.
+    The classes are the labels in classification, the tags of each word in tagging, the tokens of a
+    window as start and as end in span QA, the vocabulary at each token, masked or not, in masked
+    language modeling (DistilBERT), and the vocabulary at each token with a next token in causal
+    language modeling.
 
     Attributes:
         temperature: divides the logits.
-        divergence: ``"kl"``, with the factor temperature²; or ``"cross_entropy"``, without.
-        scaling: ``"mean"``, over examples (or words, …), as DistilBERT; or ``"classes"``, over
-            examples and classes, as the code of TinyBERT and of Patient Knowledge Distillation.
+        divergence: ``"kl"``, multiplied by temperature²; or ``"cross_entropy"``, without it.
+        scaling: ``"mean"``, over examples (or words, …), as in DistilBERT; or ``"classes"``, over
+            examples and classes, as in the code of TinyBERT and Patient Knowledge Distillation.
     """
 
     temperature: float = setting(1.0, above=0)
@@ -75,9 +76,9 @@ class SoftTargets(LogitTerm):
         self, student: Outputs, teacher: Outputs, mask: Any, projections: Projections
     ) -> SumAndCount:
         kl = self.divergence == "kl"
-        function = losses.kl_divergence if kl else losses.soft_cross_entropy
-        found = function(student.logits, teacher.logits, self.temperature)
-        total, count = sum_and_count(found, student.counted)
+        divergence = losses.kl_divergence if kl else losses.soft_cross_entropy
+        loss = divergence(student.logits, teacher.logits, self.temperature)
+        total, count = sum_and_count(loss, student.counted)
         if self.scaling == "classes":
             count = count * ops.cast(ops.shape(student.logits)[-1], count.dtype)
         return total, count
@@ -85,7 +86,7 @@ class SoftTargets(LogitTerm):
 
 @dataclass(frozen=True, kw_only=True)
 class LogitsError(LogitTerm):
-    """The squared error of the logits, a mean over classes (arXiv 1903.12136, section 3.2).
+    """The mean squared error of the logits (arXiv 1903.12136, section 3.2).
 
     In span QA the classes are the tokens of a window, without padding.
     """
@@ -93,8 +94,8 @@ class LogitsError(LogitTerm):
     def loss(
         self, student: Outputs, teacher: Outputs, mask: Any, projections: Projections
     ) -> SumAndCount:
-        ours, theirs = (losses._float(each.logits) for each in (student, teacher))
-        possible = ops.minimum(ours, theirs) > _IMPOSSIBLE
-        error = ops.where(possible, ops.square(ours - theirs), 0)
-        classes = ops.sum(ops.cast(possible, error.dtype), axis=-1)
+        ours, theirs = losses.to_float(student.logits), losses.to_float(teacher.logits)
+        unmasked = ops.minimum(ours, theirs) > _MASKED
+        error = ops.where(unmasked, ops.square(ours - theirs), 0)
+        classes = ops.sum(ops.cast(unmasked, error.dtype), axis=-1)
         return sum_and_count(ops.sum(error, axis=-1) / ops.maximum(classes, 1), student.counted)

@@ -1,4 +1,4 @@
-"""A teacher or a student, as the terms of a distillation read it."""
+"""The outputs of a teacher or a student that distillation terms read."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ TASK = "task"
 
 
 class Network:
-    """A backbone, and the head of a task on it.
+    """A teacher or a student: a task, or a backbone without a task.
 
     Args:
-        model: a task, or a backbone without one.
-        role: what error messages call it.
+        model: the task or the backbone.
+        role: its name in error messages.
 
     Attributes:
-        task: None for a backbone.
-        inputs: of the model, by name.
-        is_causal: whether tokens attend to themselves and to earlier ones only.
+        task: the task; None for a backbone.
+        inputs: the model's inputs by name.
+        is_causal: whether attention is causal.
 
     Raises:
-        ValueError: for a task whose inputs are not the backbone's, such as multiple choice.
+        ValueError: if the task's inputs differ from the backbone's, as in multiple choice.
     """
 
     def __init__(self, model: Task | Backbone, role: str):
@@ -36,8 +36,8 @@ class Network:
             self.backbone.token_inputs if self.task is None else self.task.components.inputs
         )
         self.is_causal = registry.get(self.backbone.family).is_causal
-        own = {name: len(each.shape) for name, each in self.backbone.token_inputs.items()}
-        if any(len(each.shape) != own.get(name, 2) for name, each in self.inputs.items()):
+        ranks = {name: len(x.shape) for name, x in self.backbone.token_inputs.items()}
+        if any(len(x.shape) != ranks.get(name, 2) for name, x in self.inputs.items()):
             raise ValueError(f"A {type(model).__name__} cannot be the {role} of a distillation.")
 
     @property
@@ -45,45 +45,43 @@ class Network:
         return len(self.backbone.output["hidden_states"]) - 1
 
     def spec(self, name: str, layer: int) -> Any:
-        """The symbolic output of a layer, such as the widths of ``attention_scores``.
+        """Returns the symbolic output of a layer, which has the shape of ``name``.
 
         Raises:
-            ValueError: for an output that this backbone does not have.
+            ValueError: if the backbone has no such output.
         """
         backbone = self.backbone
-        if name not in backbone.output:
-            try:
-                found = backbone(backbone.input, outputs=name)[name]
-            except ValueError as error:
-                raise ValueError(
-                    f"The {self.role}'s {backbone.family} backbone has no {name}: {error}"
-                ) from None
-        else:
-            found = backbone.output[name]
-        return found[layer]
+        if name in backbone.output:
+            return backbone.output[name][layer]
+        try:
+            return backbone(backbone.input, outputs=name)[name][layer]
+        except ValueError as error:
+            raise ValueError(
+                f"The {self.role}'s {backbone.family} backbone has no {name}: {error}"
+            ) from None
 
     def outputs(
-        self, inputs: Mapping[str, Any], names: Iterable[str], task: bool, **given: Any
+        self, inputs: Mapping[str, Any], names: Iterable[str], task: bool, **options: Any
     ) -> dict[str, Any]:
-        """Outputs of the backbone by name, and of the task under ``TASK``.
+        """Computes outputs of the backbone by name, and of the task under ``TASK``.
 
         Args:
-            inputs: of the model.
-            names: of the backbone's outputs.
-            task: whether to compute the task's.
-            **given: keyword arguments of the backbone's call.
+            inputs: the model's inputs by name.
+            names: names of the backbone's outputs.
+            task: whether to compute the task's outputs.
+            **options: keyword arguments of the backbone's call.
         """
-        parts = None if self.task is None else self.task.components
-        needed = {*names, *([parts.source] if task and parts else [])}
-        found = self.backbone(dict(inputs), outputs=sorted(needed), **given) if needed else {}
-        kept = {name: found[name] for name in names}
-        if task and parts is not None:
-            assert parts.read is not None
-            kept[TASK] = parts.read(found, dict(inputs))
-        return kept
+        components = None if self.task is None else self.task.components
+        needed = {*names, *([components.source] if task and components else [])}
+        computed = self.backbone(dict(inputs), outputs=sorted(needed), **options) if needed else {}
+        outputs = {name: computed[name] for name in names}
+        if task and components is not None:
+            assert components.read is not None
+            outputs[TASK] = components.read(computed, dict(inputs))
+        return outputs
 
     def distributions(self, outputs: Any, inputs: Mapping[str, Any], targets: Any) -> Any:
-        """Logits and weights, as ``tasks.components.TaskComponents.distributions``."""
+        """Returns logits and weights; see ``tasks.components.TaskComponents.distributions``."""
         assert self.task is not None
         assert self.task.components.distributions is not None
         return self.task.components.distributions(outputs, dict(inputs), targets)

@@ -11,16 +11,16 @@ from bertfam_tf.validation import check, setting
 
 @dataclass(frozen=True)
 class StudentConfig:
-    """A model that is trained to imitate a teacher.
+    """The student of a distillation.
 
     Attributes:
-        path: a checkpoint that it starts from, such as the model of a general distillation; None
-            for a model that is made for the teacher, by the other fields.
-        family, size, num_layers, layers: as ``bertfam_tf.distill.student_of`` takes them; layers
+        path: a checkpoint to start from, such as the model of a general distillation; None creates
+            a model from the teacher, by the other fields.
+        family, size, num_layers, layers: the same as for ``bertfam_tf.distill.student_of``; layers
             ``none`` for random weights.
         overrides: config fields.
-        word_vectors: a file of word vectors in GloVe's format, with which the token embedding
-            starts; None for none.
+        word_vectors: a file of word vectors in GloVe's format that initializes the token embedding,
+            or None.
     """
 
     path: str | None = None
@@ -41,13 +41,14 @@ class AugmentationConfig:
 
     Attributes:
         masked_lm: a checkpoint, or a saved ``MaskedLM``, that proposes words.
-        word_vectors: a file in GloVe's format, for words of several pieces; None for the masked
+        word_vectors: a file in GloVe's format, for words of several tokens; None uses the masked
             language model's embeddings.
-        copies, candidates, probability: of each text its copies, of each word its candidates, and
-            how often a word is replaced.
+        copies: the number of copies of each text.
+        candidates: the number of candidates of each word.
+        probability: the probability that a word is replaced.
         pair_with_original: whether the masked language model also reads the original text, as in
             TinyBERT's code.
-        seed: of the draws.
+        seed: the seed of the draws.
     """
 
     masked_lm: str
@@ -64,15 +65,16 @@ class AugmentationConfig:
 
 @dataclass(frozen=True)
 class DistillStage:
-    """A part of a distillation.
+    """A stage of a distillation.
 
     Attributes:
         terms: the options of each term, by the names in ``bertfam_tf.distill.TERMS``.
-        labels: weight of the task's own loss.
-        texts: ``original``, or ``augmented`` with the copies of the augmentation.
-        teacher_outputs: ``each_step``, computed in each step; or ``cached``, computed once and
-            stored in the output directory until the run is finished.
-        train: of this stage; ``train.metrics`` of the last one are those of the dev split.
+        labels: the weight of the task's own loss.
+        texts: ``original``, or ``augmented`` to add the copies of the augmentation.
+        teacher_outputs: ``each_step`` computes them in each step; ``cached`` computes them once and
+            stores them in the output directory until the run is finished.
+        train: the training settings of this stage. The dev split is scored with ``train.metrics``
+            of the last stage.
     """
 
     terms: dict[str, dict[str, Any]]

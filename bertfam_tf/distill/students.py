@@ -1,4 +1,4 @@
-"""Students that begin with the weights of their teacher."""
+"""Students that start with weights of their teacher."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bertfam_tf.models import Backbone, config_of
 from bertfam_tf.tasks import Task
 from bertfam_tf.training.tuning import blocks_of
 
-_OF_LAYERS = ("num_layers", "heads_per_layer")
+_LAYER_FIELDS = ("num_layers", "heads_per_layer")
 
 
 def student_of(
@@ -26,28 +26,28 @@ def student_of(
     layers: LayerMap | None = "every_other",
     **fields: Any,
 ) -> Any:
-    """A smaller model, which begins with weights of the teacher.
+    """Creates a smaller model that starts with weights of the teacher.
 
     Args:
-        teacher: a task, for a student that is the same task with the same tokenizer; or a backbone.
-        num_layers: number of layers; None for that of ``size``, or else the teacher's.
-        family: the student's; None for the teacher's.
-        size: of the family, whose config fields the student has; None for those that the teacher's
-            config has too.
-        layers: which of the teacher's layers the student's are copies of, as ``layer_map`` takes
-            it; None for random weights.
+        teacher: a task, for a student with the same task and tokenizer; or a backbone.
+        num_layers: the number of layers; None for the number of ``size``, or else the teacher's.
+        family: the student's family; None for the teacher's.
+        size: a size of the family that sets the student's config; None copies the config fields
+            that the families have in common from the teacher.
+        layers: the teacher's layers that the student's are copied from; see ``layer_map``. None
+            for random weights.
         **fields: further config fields.
 
     Returns:
-        As ``teacher``; of a task the head is copied where it has the same shapes.
+        A model of the same kind as ``teacher``. A task's head is copied if the shapes are equal.
 
     Raises:
-        ValueError: for an unknown family, size, field or layer map.
+        ValueError: if the family, size, a field or the layer map is unknown.
     """
     backbone = teacher if isinstance(teacher, Backbone) else teacher.backbone
     family = family or backbone.family
     kind = registry.get(family).config
-    known = {field.name for field in dataclasses.fields(kind)} - {*_OF_LAYERS}
+    known = {field.name for field in dataclasses.fields(kind)} - {*_LAYER_FIELDS}
     shared = {n: v for n, v in backbone.config.to_dict().items() if n in known}
     if size is not None:
         config = config_of(family, size).to_dict()
@@ -55,8 +55,9 @@ def student_of(
     else:
         config = {**shared, "num_layers": backbone.config.num_layers}
     config |= {**fields, **({} if num_layers is None else {"num_layers": num_layers})}
-    made = Backbone(family, config, dtype=backbone.dtype_policy)
-    student = teacher.with_backbone(made) if isinstance(teacher, Task) else made
+    student: Any = Backbone(family, config, dtype=backbone.dtype_policy)
+    if isinstance(teacher, Task):
+        student = teacher.with_backbone(student)
     if layers is not None:
         warm_start(student, teacher, layers)
     return student
@@ -65,21 +66,22 @@ def student_of(
 def warm_start(
     student: Task | Backbone, teacher: Task | Backbone, layers: LayerMap = "every_other"
 ) -> list[str]:
-    """Copies weights of the teacher to the student, where both have them.
+    """Copies weights of the teacher to the student.
 
-    Blocks are copied as the layer map says, other layers to those of the same name: the embeddings,
-    poolers and heads. Where the student is narrower, its embeddings are the teacher's projected on
-    their principal directions, one projection for all tables; what else has other shapes remains
-    as it is.
+    Blocks are copied by the layer map, embeddings, poolers and heads by name. Layers with other
+    shapes keep their weights, except narrower embeddings, which are set to the teacher's projected
+    on their principal components, with one projection for all tables.
 
     Args:
-        layers: as ``layer_map`` takes it.
+        student: the model to change.
+        teacher: the model to copy from.
+        layers: the map from the student's layers to the teacher's; see ``layer_map``.
 
     Returns:
-        paths of the student's weights that were assigned.
+        The paths of the student's weights that were assigned.
 
     Raises:
-        ValueError: for a layer map that does not fit, or if no weight was assigned.
+        ValueError: if the layer map does not fit, or no weight was assigned.
     """
     ours, theirs = (x if isinstance(x, Backbone) else x.backbone for x in (student, teacher))
     new, old = blocks_of(ours), blocks_of(theirs)
@@ -90,12 +92,12 @@ def warm_start(
         if i and j
         for path in copy_block(new[i - 1], old[j - 1])
     ]
-    blocks = {id(each) for each in (*new, *old)}
-    others = {name: part for name, part in theirs.parts.items() if id(part) not in blocks}
+    blocks = {id(block) for block in (*new, *old)}
+    others = {name: layer for name, layer in theirs.parts.items() if id(layer) not in blocks}
     pairs = [
-        (part, others[name])
-        for name, part in ours.parts.items()
-        if id(part) not in blocks and name in others
+        (layer, others[name])
+        for name, layer in ours.parts.items()
+        if id(layer) not in blocks and name in others
     ]
     heads = [model.head for model in (student, teacher) if isinstance(model, Task)]
     if len(heads) == 2 and None not in heads:
@@ -123,14 +125,17 @@ def _copy(to: keras.layers.Layer, source: keras.layers.Layer) -> list[str]:
 
 
 def _copy_shared(to: keras.layers.Layer, source: keras.layers.Layer) -> list[str]:
-    """Copies the weights that two blocks both have: a first block may lack a norm that others have.
+    """Copies the weights that both blocks have: a first block may lack a norm that others have.
 
     Returns:
-        their paths in ``to``; none if one of them has another shape.
+        Their paths in ``to``; none if the shapes of one of them differ.
     """
-    found = {weight.path.removeprefix(source.path): weight for weight in source.weights}
-    paths = {weight.path.removeprefix(to.path): weight for weight in to.weights}
-    shared = [(weight, found[path]) for path, weight in paths.items() if path in found]
+    source_weights = {w.path.removeprefix(source.path): w for w in source.weights}
+    shared = [
+        (weight, source_weights[path])
+        for weight in to.weights
+        if (path := weight.path.removeprefix(to.path)) in source_weights
+    ]
     if any(ours.shape != theirs.shape for ours, theirs in shared):
         return []
     for ours, theirs in shared:
@@ -143,10 +148,10 @@ def _is_table(layer: keras.layers.Layer) -> bool:
 
 
 def _project_tables(pairs: list[tuple[Any, Any]]) -> list[str]:
-    """Fills narrower embeddings with projections of wider ones.
+    """Sets narrower embeddings to projections of wider ones.
 
-    The sum of several tables is projected as the sum of the projections, so that all need the same
-    directions: those in which the largest table's rows vary most.
+    Embeddings of several tables are added, so all tables are projected on the same directions: the
+    principal components of the largest table.
     """
     pairs = [
         (to, source)
@@ -158,10 +163,8 @@ def _project_tables(pairs: list[tuple[Any, Any]]) -> list[str]:
         return []
     _, largest = max(pairs, key=lambda pair: pair[1].embeddings.shape[0])
     rows = keras.ops.convert_to_numpy(largest.embeddings).astype(np.float64)
-    # Eigenvectors of the second moments, from the largest eigenvalue on.
-    _, vectors = np.linalg.eigh(rows.T @ rows)
+    _, vectors = np.linalg.eigh(rows.T @ rows)  # in ascending order of eigenvalues
     for to, source in pairs:
-        width = to.embeddings.shape[1]
-        found = keras.ops.convert_to_numpy(source.embeddings) @ vectors[:, ::-1][:, :width]
-        to.embeddings.assign(found)
+        directions = vectors[:, ::-1][:, : to.embeddings.shape[1]]
+        to.embeddings.assign(keras.ops.convert_to_numpy(source.embeddings) @ directions)
     return [to.embeddings.path for to, _ in pairs]

@@ -1,4 +1,4 @@
-"""A term of a distillation's loss, and what it reads."""
+"""The base class of terms of the distillation loss, and their inputs."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ AUTO = "auto"
 
 
 class Outputs(NamedTuple):
-    """What a term reads of one side.
+    """The outputs of the student or the teacher.
 
     Fields:
         backbone: the backbone's outputs by name.
-        logits: (…, classes) of the task's distributions; None if no term reads them.
-        counted: float32 (…), 0 for distributions that do not count.
-        is_causal: whether tokens attend to themselves and to earlier ones only.
+        logits: the task's logits (…, classes); None if no term reads them.
+        counted: weights of the logits, float32 (…); 0 for logits that do not count.
+        is_causal: whether attention is causal.
     """
 
     backbone: Mapping[str, Any]
@@ -34,20 +34,17 @@ class Outputs(NamedTuple):
 
 
 class Projections:
-    """Dense layers from the student's width to the teacher's, by name.
-
-    Terms that name the same one share it.
-    """
+    """Dense layers from the student's width to the teacher's, by name, which terms can share."""
 
     def __init__(self, dtype: Any = None):
         self.layers: dict[str, keras.layers.Layer] = {}
         self._dtype = dtype
 
     def __call__(self, name: str, width: int, to: int) -> keras.layers.Layer:
-        """The layer of a name.
+        """Returns the layer of a name; creates it if it does not exist.
 
         Raises:
-            ValueError: if it exists with other widths.
+            ValueError: if the layer exists with other widths.
         """
         if name not in self.layers:
             dense = keras.layers.Dense(
@@ -58,22 +55,22 @@ class Projections:
             )
             dense.build((None, width))
             self.layers[name] = dense
-        found = self.layers[name]
-        if tuple(found.kernel.shape) != (width, to):
+        layer = self.layers[name]
+        if tuple(layer.kernel.shape) != (width, to):
             raise ValueError(
-                f"The projection {name!r} is from width {found.kernel.shape[0]} to "
-                f"{found.kernel.shape[1]}, a second term needs one from {width} to {to}."
+                f"The projection {name!r} is from width {layer.kernel.shape[0]} to "
+                f"{layer.kernel.shape[1]}, a second term needs one from {width} to {to}."
             )
-        return found
+        return layer
 
 
 @dataclass(frozen=True, kw_only=True)
 class Term:
-    """Base of the terms.
+    """The base class of terms.
 
     Attributes:
-        weight: of the term in the loss.
-        name: under which it is reported; None for the class's.
+        weight: the weight of the term in the loss.
+        name: the name of its metric; None for the class name in snake case.
     """
 
     reads: ClassVar[tuple[str, ...]] = ()
@@ -92,22 +89,22 @@ class Term:
         return self.name or snake_case(type(self).__name__)
 
     def bind(self, student: Network, teacher: Network, projections: Projections) -> Term:
-        """The term with its layer map resolved for two networks, which it checks.
+        """Checks the networks, and returns the term with its layer map resolved for them.
 
         Raises:
-            ValueError: for networks that do not fit this term; the text says what does not match.
+            ValueError: if the networks do not fit this term.
         """
         return self
 
     def loss(
         self, student: Outputs, teacher: Outputs, mask: Any, projections: Projections
     ) -> SumAndCount:
-        """The sum of the losses of a batch, and their number.
+        """Computes the sum of the losses of a batch, and their count.
 
         Args:
-            student, teacher: the outputs.
+            student, teacher: the networks' outputs.
             mask: bool (batch, length), true at real tokens.
-            projections: those that ``bind`` made.
+            projections: the layers that ``bind`` created.
         """
         raise NotImplementedError
 
@@ -116,13 +113,13 @@ def snake_case(name: str) -> str:
     return "".join(f"_{c.lower()}" if c.isupper() else c for c in name).lstrip("_")
 
 
-def sum_and_count(found: Any, counted: Any, *, of_all: bool = False) -> SumAndCount:
-    """The sum of the losses that count, and a number.
+def sum_and_count(losses: Any, weights: Any, *, count_all: bool = False) -> SumAndCount:
+    """Returns the weighted sum of losses, and the sum of the weights.
 
     Args:
-        found: losses (…).
-        counted: bool or float of the same shape, or one that broadcasts to it.
-        of_all: whether the number is the size of ``counted``, and not its sum.
+        losses: losses (…).
+        weights: bool or float weights that broadcast to ``losses``.
+        count_all: whether to return the size of ``weights`` instead of their sum.
     """
-    counted = ops.cast(counted, found.dtype)
-    return ops.sum(found * counted), ops.sum(ops.ones_like(counted) if of_all else counted)
+    weights = ops.cast(weights, losses.dtype)
+    return ops.sum(losses * weights), ops.sum(ops.ones_like(weights) if count_all else weights)

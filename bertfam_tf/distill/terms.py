@@ -1,7 +1,7 @@
-"""The terms of a distillation's loss: what a student imitates.
+"""The terms of the distillation loss by name.
 
-Each is the mean over real tokens, pairs of real tokens or examples, and over the layers of its map.
-Published code divides by other numbers, which changes the weight of a term relative to others;
+Each term is a mean over real tokens, pairs of real tokens or examples, and over the layers of its
+map. Published code divides by other numbers, which changes the relative weight of a term;
 ``scaling`` selects them. No term reads outputs at padding.
 """
 
@@ -20,8 +20,8 @@ from bertfam_tf.distill.logit_terms import LogitsError, SoftTargets
 from bertfam_tf.distill.term import Term, snake_case
 
 TERMS: dict[str, type[Term]] = {
-    snake_case(each.__name__): each
-    for each in (
+    snake_case(term.__name__): term
+    for term in (
         AttentionProbabilities,
         AttentionScores,
         Embeddings,

@@ -35,7 +35,7 @@ class _Counts(keras.metrics.Metric):
         return _ratio(2 * true_positives, 2 * true_positives + false_positives + false_negatives)
 
 
-class _OfTwoLabels(_Counts):
+class _BinaryCounts(_Counts):
     def _decisions(self, y_true: Any, y_pred: Any) -> tuple[Any, Any]:
         _check_two(self, y_true, y_pred)
         return ops.reshape(y_true, (-1,)) == 1, ops.argmax(y_pred, axis=-1) == 1
@@ -55,7 +55,7 @@ def _check_two(metric: keras.metrics.Metric, y_true: Any, y_pred: Any) -> None:
 
 
 @keras.saving.register_keras_serializable(package="bertfam_tf")
-class F1(_OfTwoLabels):
+class F1(_BinaryCounts):
     """F1 of the second of two labels (harmonic mean of precision and recall); 0 if undefined.
 
     Update:
@@ -72,7 +72,7 @@ class F1(_OfTwoLabels):
 
 
 @keras.saving.register_keras_serializable(package="bertfam_tf")
-class Precision(_OfTwoLabels):
+class Precision(_BinaryCounts):
     """Precision of the second of two labels: correct predictions of it / predictions of it; 0 for
     none.
 
@@ -88,7 +88,7 @@ class Precision(_OfTwoLabels):
 
 
 @keras.saving.register_keras_serializable(package="bertfam_tf")
-class Recall(_OfTwoLabels):
+class Recall(_BinaryCounts):
     """Recall of the second of two labels: correct predictions of it / examples of it; 0 for none.
 
     Update as for ``F1``.
@@ -126,7 +126,7 @@ class AUC(keras.metrics.AUC):
 
 
 @keras.saving.register_keras_serializable(package="bertfam_tf")
-class Matthews(_OfTwoLabels):
+class Matthews(_BinaryCounts):
     """Matthews correlation coefficient for two labels (Matthews 1975), CoLA's metric.
 
     0 without examples, and if all labels or all predictions are the same. Update as for ``F1``.
@@ -136,10 +136,10 @@ class Matthews(_OfTwoLabels):
         super().__init__(name=name, **kwargs)
 
     def result(self) -> Any:
-        a, b, c, d = (ops.convert_to_tensor(count) for count in self._counts)
+        tp, fp, fn, tn = (ops.convert_to_tensor(count) for count in self._counts)
         # Square roots first: the product of four counts can overflow float32.
-        below = ops.sqrt(a + b) * ops.sqrt(a + c) * ops.sqrt(d + b) * ops.sqrt(d + c)
-        return _ratio(a * d - b * c, below)
+        norm = ops.sqrt(tp + fp) * ops.sqrt(tp + fn) * ops.sqrt(tn + fp) * ops.sqrt(tn + fn)
+        return _ratio(tp * tn - fp * fn, norm)
 
 
 @keras.saving.register_keras_serializable(package="bertfam_tf")
@@ -170,5 +170,6 @@ class MicroF1(_Counts):
         return {**super().get_config(), "threshold": self.threshold}
 
 
-def _ratio(above: Any, below: Any) -> Any:
-    return ops.where(below > 0, above / ops.where(below > 0, below, 1.0), 0.0)
+def _ratio(numerator: Any, denominator: Any) -> Any:
+    positive = denominator > 0
+    return ops.where(positive, numerator / ops.where(positive, denominator, 1.0), 0.0)

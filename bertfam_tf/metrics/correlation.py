@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-# The variance of a constant that remains through rounding, relative to its square.
+# Rounding leaves a constant with a variance of up to this fraction of its mean square.
 _CONSTANT = 1e-13
 
 
@@ -65,17 +65,17 @@ class Spearman(keras.metrics.Metric):
         self._seen.assign(tf.concat([self._seen.read_value(), new], axis=1))
 
     def reset_state(self) -> None:
-        for part in self._parts():
-            part.assign(tf.zeros([2, 0]))
+        for variable in self._variables_here():
+            variable.assign(tf.zeros([2, 0]))
 
     def result(self) -> tf.Tensor:
-        seen = tf.concat([part.read_value() for part in self._parts()], axis=1)
+        seen = tf.concat([v.read_value() for v in self._variables_here()], axis=1)
         x, y = (tf.cast(_ranks(values), tf.float64) for values in (seen[0], seen[1]))
         one = tf.ones_like(x)
         sums = (tf.reduce_sum(v) for v in (one, x, y, x * x, y * y, x * y))
         return tf.cast(_correlation(*sums), self.dtype)
 
-    def _parts(self) -> tuple[tf.Variable, ...]:
+    def _variables_here(self) -> tuple[tf.Variable, ...]:
         """Returns the variable of this replica; outside a replica context, of all replicas."""
         here = tf.distribute.get_strategy() is self._strategy
         if here and not tf.distribute.in_cross_replica_context():
@@ -98,7 +98,8 @@ def _correlation(
     n: tf.Tensor, x: tf.Tensor, y: tf.Tensor, xx: tf.Tensor, yy: tf.Tensor, xy: tf.Tensor
 ) -> tf.Tensor:
     """Computes the correlation from sums of weights, values, squares and products."""
-    of_x, of_y = n * xx - x * x, n * yy - y * y
-    constant = (of_x <= _CONSTANT * n * xx) | (of_y <= _CONSTANT * n * yy)
-    below = tf.where(constant, tf.ones_like(n), tf.sqrt(tf.maximum(of_x, 0) * tf.maximum(of_y, 0)))
-    return tf.where(constant, tf.zeros_like(n), (n * xy - x * y) / below)
+    var_x, var_y = n * xx - x * x, n * yy - y * y
+    constant = (var_x <= _CONSTANT * n * xx) | (var_y <= _CONSTANT * n * yy)
+    norm = tf.sqrt(tf.maximum(var_x, 0) * tf.maximum(var_y, 0))
+    norm = tf.where(constant, tf.ones_like(n), norm)
+    return tf.where(constant, tf.zeros_like(n), (n * xy - x * y) / norm)

@@ -39,7 +39,7 @@ def parse(tag: str) -> tuple[str, str]:
     in IOB1, IOB2 (also called BIO), IOE and IOBES.
 
     Raises:
-        ValueError: if the tag is another one.
+        ValueError: for any other tag.
     """
     if tag == OUTSIDE:
         return OUTSIDE, ""
@@ -83,12 +83,12 @@ def entities(tags: Sequence[str]) -> list[Entity]:
     """
     spans: list[Entity] = []
     before = OUTSIDE
-    for place, tag in enumerate(tags):
+    for word, tag in enumerate(tags):
         prefix, kind = parse(tag)
         if continues(before, tag):
-            spans[-1] = spans[-1]._replace(end=place + 1)
+            spans[-1] = spans[-1]._replace(end=word + 1)
         elif prefix != OUTSIDE:
-            spans.append(Entity(kind, place, place + 1))
+            spans.append(Entity(kind, word, word + 1))
         before = tag
     return spans
 
@@ -119,9 +119,9 @@ def entity_scores(
         gold += len(spans)
         guesses += len(guessed)
     return {
-        "precision": _share(hits, guesses),
-        "recall": _share(hits, gold),
-        "f1": _share(2 * hits, gold + guesses),
+        "precision": _ratio(hits, guesses),
+        "recall": _ratio(hits, gold),
+        "f1": _ratio(2 * hits, gold + guesses),
         "accuracy": accuracy,
     }
 
@@ -146,8 +146,8 @@ def word_accuracy(y_true: Sequence[Sequence[str]], y_pred: Sequence[Sequence[str
             )
         right += sum(a == b for a, b in zip(expected, predicted, strict=True))
         words += len(expected)
-    return _share(right, words)
+    return _ratio(right, words)
 
 
-def _share(part: int, whole: int) -> float:
-    return part / whole if whole else 0.0
+def _ratio(numerator: int, denominator: int) -> float:
+    return numerator / denominator if denominator else 0.0

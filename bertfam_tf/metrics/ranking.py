@@ -1,4 +1,4 @@
-"""Scores of rankings: of each query's documents, and of search results."""
+"""Scores of rankings: Keras metrics for each query's candidates, and scores of search results."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 
-class _OfLists(keras.metrics.Mean):
-    """The mean over queries that have a relevant document.
+class _RankingMean(keras.metrics.Mean):
+    """The mean score of the queries that have a relevant document.
 
     Args:
         k: the number of first documents that count.
@@ -48,7 +48,7 @@ class _OfLists(keras.metrics.Mean):
 
 
 @keras.saving.register_keras_serializable(package="bertfam_tf")
-class NDCG(_OfLists):
+class NDCG(_RankingMean):
     """Normalized discounted cumulative gain of the first ``k`` documents (Järvelin and Kekäläinen,
     2002), with the relevance itself as the gain, as trec_eval and scikit-learn compute it."""
 
@@ -61,7 +61,7 @@ class NDCG(_OfLists):
 
 
 @keras.saving.register_keras_serializable(package="bertfam_tf")
-class MRR(_OfLists):
+class MRR(_RankingMean):
     """Mean reciprocal rank of the first relevant document among the first ``k``; 0 if none is."""
 
     def __init__(self, k: int = 10, name: str | None = None, **kwargs: Any):
@@ -128,9 +128,9 @@ def retrieval_scores(
     """Computes scores of search results, as means over the queries.
 
     Args:
-        found: for each query the documents that a search found, best first.
-        relevant: for each query its relevant documents, at least one; with their relevance if it
-            is a dict, else each of relevance 1.
+        found: the search results of each query, as document indices, best first.
+        relevant: the relevant documents of each query, at least one: a dict from document to
+            relevance, or a list of documents with relevance 1.
         k: the number of first documents that count.
 
     Returns:

@@ -24,7 +24,7 @@ METRICS: dict[str, Callable[[], keras.metrics.Metric]] = {
 
 
 def by_name(metric: Any) -> Any:
-    """A new metric for a name in ``METRICS``, in upper or lower case as in Keras; anything else is
+    """Returns a new metric for a name in ``METRICS``, in any case as in Keras; anything else is
     returned unchanged, for Keras."""
     metric_class = METRICS.get(metric.lower()) if isinstance(metric, str) else None
     return metric if metric_class is None else metric_class()

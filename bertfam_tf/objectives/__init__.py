@@ -1,7 +1,6 @@
-"""Objectives of pretraining, for ``bertfam_tf.training.Learner``.
+"""Pretraining objectives for ``bertfam_tf.training.Learner``.
 
-They use Keras operations alone; ``bertfam_tf.corpora`` makes their examples in TensorFlow's input
-pipeline.
+They only use Keras operations; ``bertfam_tf.corpora`` builds their examples with ``tf.data``.
 """
 
 from bertfam_tf.lazy import lazy

@@ -1,4 +1,4 @@
-"""Language models in both directions: the word after each and the word before each."""
+"""Bidirectional language modeling: predicts the next and the previous word."""
 
 from __future__ import annotations
 
@@ -72,18 +72,15 @@ class BidirectionalTokens:
         states, mask = outputs["hidden_states"][-1], batch.inputs["padding_mask"]
         halves = ops.split(states, 2, axis=-1)
         # Backwards, the word before is the next one.
-        by_direction = [
+        forward, backward = (
             self._direction(
                 heads["bidirectional_lm"], *(turn(x) for x in (half, batch.targets, mask))
             )
             for half, turn in zip(halves, (lambda x: x, lambda x: ops.flip(x, axis=1)), strict=True)
-        ]
+        )
         return {
-            name: (
-                by_direction[0][name][0] + by_direction[1][name][0],
-                by_direction[0][name][1] + by_direction[1][name][1],
-            )
-            for name in by_direction[0]
+            name: (total + backward[name][0], count + backward[name][1])
+            for name, (total, count) in forward.items()
         }
 
     def _direction(self, head: Any, x: Any, words: Any, mask: Any) -> dict[str, SumAndCount]:

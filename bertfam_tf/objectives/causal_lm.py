@@ -1,4 +1,4 @@
-"""Causal language modeling: the token after each (Radford et al. 2018, section 3.1)."""
+"""Causal language modeling: predicts the next token (Radford et al. 2018, section 3.1)."""
 
 from __future__ import annotations
 

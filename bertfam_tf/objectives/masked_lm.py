@@ -1,4 +1,4 @@
-"""The tokens that were masked (arXiv 1810.04805, section 3.1), also in translation pairs."""
+"""Masked language modeling (arXiv 1810.04805, section 3.1), also of translation pairs."""
 
 from __future__ import annotations
 
@@ -21,15 +21,14 @@ from bertfam_tf.objectives.predictions import (
 class MaskedTokens:
     """Cross-entropy of the tokens at some positions: the loss ``masked_lm``.
 
-    Logits over the vocabulary, the widest product of a model, are computed at these positions
-    alone; where shapes may depend on values (see ``Learner.unpadded``), excluding positions of
-    weight 0.
+    Logits over the vocabulary, the widest product of a model, are only computed at these positions,
+    and not at positions of weight 0 where shapes may depend on values (see ``Learner.unpadded``).
 
     A batch has as targets ``positions`` and ``token_ids``, int32 (batch, predictions): positions in
     the row of each example, and the tokens that stood there before they were masked; as weights
     float (batch, predictions), 0 where an example has fewer predictions, or None for 1. The loss is
-    the mean over the sum of the weights. Metrics are ``masked_lm_accuracy``, the share of tokens
-    whose logit is the highest, and ``masked_lm_perplexity``.
+    the mean over the sum of the weights. Metrics are ``masked_lm_accuracy``, the proportion of
+    tokens whose logit is the highest, and ``masked_lm_perplexity``.
 
     Args:
         head: the head over the vocabulary, such as ``heads.build(backbone, "masked_lm")``.
@@ -74,9 +73,9 @@ class TranslatedTokens:
     def loss(self, outputs: Any, heads: Mapping[str, Any], batch: Batch) -> dict[str, SumAndCount]:
         sums = self._tokens.loss(outputs, heads, batch)
         translated = ops.cast(ops.any(batch.targets["translated"] > 0), "float32")
-        shares = {"tlm": translated, "masked_lm": 1.0 - translated}
+        factors = {"tlm": translated, "masked_lm": 1.0 - translated}
         return {
-            name.replace("masked_lm", loss): (total * shares[loss], count * shares[loss])
+            name.replace("masked_lm", loss): (total * factors[loss], count * factors[loss])
             for loss in self.weights
             for name, (total, count) in sums.items()
         }

@@ -1,4 +1,4 @@
-"""Objectives, which ``bertfam_tf.training.Learner`` optimises."""
+"""The interface of objectives, which ``bertfam_tf.training.Learner`` optimizes."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Any, NamedTuple, Protocol
 
 import keras
 
-# The sum of some losses and their number, float scalars: means are taken over all replicas.
+# A sum of losses and their count, float scalars; the mean is taken over all replicas.
 SumAndCount = tuple[Any, Any]
 
 
 class Batch(NamedTuple):
-    """A batch as Keras hands it to ``compute_loss``.
+    """A batch as Keras passes it to ``compute_loss``.
 
     Fields:
         inputs: the inputs of the network, by name.
-        targets: the targets; None where the data has none.
-        weights: the sample weights; None where there are none.
+        targets: the targets, or None.
+        weights: the sample weights, or None.
     """
 
     inputs: Any
@@ -51,9 +51,8 @@ class Objective(Protocol):
             batch: inputs, targets and weights.
 
         Returns:
-            for each name in ``weights`` the sum of the losses, from which gradients flow, and the
-            number that it is divided by; the same for each name in ``metrics``. Each replica
-            returns its own, and they are summed.
+            For each name in ``weights`` and ``metrics`` a sum and the count that divides it.
+            Gradients flow through the sums of losses. The sums and counts of replicas are added.
         """
 
 

@@ -1,4 +1,4 @@
-"""Relations of two segments: next sentence prediction, sentence order prediction."""
+"""Classification of segment pairs: next sentence prediction, sentence order prediction."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from bertfam_tf.objectives.objective import Batch, SumAndCount, mean
 class PairLabels:
     """Cross-entropy of the label of each pair of segments: the loss ``pair``.
 
-    For next sentence prediction (arXiv 1810.04805, section 3.1) and sentence order prediction
-    (arXiv 1909.11942, section 3.1), which differ in the pairs that they are given; see
-    ``segment_pairs``.
+    It trains next sentence prediction (arXiv 1810.04805, section 3.1) and sentence order prediction
+    (arXiv 1909.11942, section 3.1), which only differ in their pairs; see ``segment_pairs``.
 
     A batch has as target ``pair``, int32 (batch,): 0 if the second segment follows the first, 1 if
     not, -1 in examples without a label. The loss is the mean over the labels, and so is the metric

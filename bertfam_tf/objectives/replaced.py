@@ -37,7 +37,7 @@ class SampledTokens(keras.layers.Layer):
     def __init__(self, head: Head, seed: int | None = None, **kwargs: Any):
         super().__init__(**kwargs)
         self.draw = keras.random.SeedGenerator(seed)
-        self._head = (head,)  # in a tuple, because Keras would track it a second time
+        self._head = (head,)  # in a tuple, so that Keras does not track it a second time
 
     def call(self, hidden, token_ids, positions, weights):
         [head] = self._head
@@ -93,7 +93,7 @@ def replaced_tokens_network(
 
 
 class ReplacedTokens:
-    """Masked tokens for the generator, and for the discriminator which tokens were replaced.
+    """Masked language modeling for the generator, replaced token detection for the discriminator.
 
     The loss ``masked_lm`` is the same as for ``MaskedTokens``, on the generator, and ``rtd`` the
     binary cross-entropy over all real tokens; a sample that equals the original counts as original

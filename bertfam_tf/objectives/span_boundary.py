@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -27,15 +28,25 @@ class Boundaries(NamedTuple):
     Fields:
         left, right: int (batch, predictions), the positions before a span's first token and after
             its last one; 0 where the weight is 0.
-        places: int (batch, predictions), the index of the token in its span; 0 where the weight is
+        offsets: int (batch, predictions), the index of the token in its span; 0 where the weight is
             0.
         weights: float32 (batch, predictions), 0 where a span has no token outside of one end.
     """
 
     left: Any
     right: Any
-    places: Any
+    offsets: Any
     weights: Any
+
+    @property
+    def places(self) -> Any:
+        """The former name of ``offsets``."""
+        warnings.warn(
+            "Boundaries.places is now offsets; the old name is for version 0.1 only.",
+            FutureWarning,
+            stacklevel=2,
+        )
+        return self.offsets
 
 
 def span_boundaries(
@@ -76,20 +87,19 @@ def span_boundaries(
         ):
             raise ValueError(f"{name} must have the shape of positions, {shape}, got {actual}.")
     positions, starts, ends, mask = (
-        ops.cast(each, "int32") for each in (positions, starts, ends, padding_mask)
+        ops.cast(x, "int32") for x in (positions, starts, ends, padding_mask)
     )
     length = ops.shape(mask)[1]
-    left, right, places = starts - 1, ends + 1, positions - starts
-    there = ops.logical_and(left >= 0, right < length)
-    there = ops.logical_and(there, places >= 0)
+    left, right, offsets = starts - 1, ends + 1, positions - starts
+    valid = ops.logical_and(left >= 0, right < length)
+    valid = ops.logical_and(valid, offsets >= 0)
     if longest is not None:
-        there = ops.logical_and(there, places < longest)
-    left, right, places = (ops.where(there, each, 0) for each in (left, right, places))
-    # The neighbour of a span is padding where the row is shorter than the batch.
+        valid = ops.logical_and(valid, offsets < longest)
+    left, right, offsets = (ops.where(valid, x, 0) for x in (left, right, offsets))
+    # The neighbor of a span is padding where the row is shorter than the batch.
     real = ops.take_along_axis(mask, left, axis=1) * ops.take_along_axis(mask, right, axis=1)
-    there = ops.logical_and(there, real > 0)
-    actual = ops.cast(there, "float32")
-    return Boundaries(left, right, places, actual if weights is None else actual * weights)
+    counts = ops.cast(ops.logical_and(valid, real > 0), "float32")
+    return Boundaries(left, right, offsets, counts if weights is None else counts * weights)
 
 
 class SpanBoundaryHead(keras.layers.Layer):
@@ -99,12 +109,12 @@ class SpanBoundaryHead(keras.layers.Layer):
     dense layers, each with GELU and a norm, and an output projection tied to the token embedding.
 
     Args:
-        parts: the layers after the concatenation, applied one after the other.
-        places: the embedding of the positions in a span.
+        stack: the layers after the concatenation, in order.
+        offset_embedding: the embedding of the positions in a span.
 
     Call:
         left, right: (…, width), outputs at the boundaries.
-        places: int (…), positions in the span, from 0 to ``longest`` - 1.
+        offsets: int (…), positions in the span, from 0 to ``longest`` - 1.
         targets: int (…), one token for each; None for all logits.
 
     Returns:
@@ -112,29 +122,32 @@ class SpanBoundaryHead(keras.layers.Layer):
     """
 
     def __init__(
-        self, parts: list[keras.layers.Layer], places: keras.layers.Embedding, **kwargs: Any
+        self,
+        stack: list[keras.layers.Layer],
+        offset_embedding: keras.layers.Embedding,
+        **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        self.parts = parts
-        self.places = places
+        self.stack = stack
+        self.offset_embedding = offset_embedding
 
     @property
     def longest(self) -> int:
         """The number of positions in a span that have an embedding."""
-        return self.places.input_dim
+        return self.offset_embedding.input_dim
 
-    def build(self, left_shape, right_shape=None, places_shape=None):
-        self.places.build(places_shape)
-        shape = (*left_shape[:-1], 2 * left_shape[-1] + self.places.output_dim)
-        for part in self.parts:
-            part.build(shape)
-            shape = part.compute_output_shape(shape)
+    def build(self, left_shape, right_shape=None, offsets_shape=None):
+        self.offset_embedding.build(offsets_shape)
+        shape = (*left_shape[:-1], 2 * left_shape[-1] + self.offset_embedding.output_dim)
+        for layer in self.stack:
+            layer.build(shape)
+            shape = layer.compute_output_shape(shape)
 
-    def call(self, left, right, places, targets=None):
-        x = ops.concatenate([left, right, self.places(places)], axis=-1)
-        for part in self.parts[:-1]:
-            x = part(x)
-        return self.parts[-1](x) if targets is None else self.parts[-1](x, targets=targets)
+    def call(self, left, right, offsets, targets=None):
+        x = ops.concatenate([left, right, self.offset_embedding(offsets)], axis=-1)
+        for layer in self.stack[:-1]:
+            x = layer(x)
+        return self.stack[-1](x) if targets is None else self.stack[-1](x, targets=targets)
 
 
 def span_boundary_head(
@@ -148,8 +161,7 @@ def span_boundary_head(
     Args:
         backbone: the backbone whose token embedding the output projection is tied to.
         longest: the number of positions in a span that have an embedding, ``max-pair-targets`` of
-            SpanBERT's recipe; a span can be longer than those that are drawn, because spans that
-            touch are one.
+            SpanBERT's recipe. Spans can be longer than drawn, because adjacent spans are joined.
         place_size: the width of the embedding of positions in a span.
 
     Raises:
@@ -179,7 +191,7 @@ def span_boundary_head(
     def norm(name: str) -> keras.layers.Layer:
         return layers.LayerNormalization(epsilon=config.norm_epsilon, name=name, dtype=policy)
 
-    parts = [
+    stack = [
         dense(config.hidden_size, "dense"),
         norm("norm"),
         dense(embedding.output_dim, "second_dense"),
@@ -191,14 +203,14 @@ def span_boundary_head(
             dtype="float32" if policy.compute_dtype in ("float16", "bfloat16") else policy,
         ),
     ]
-    places = layers.Embedding(
+    offset_embedding = layers.Embedding(
         longest,
         place_size,
         embeddings_initializer=layers.normal(scale),
         name="place_embedding",
         dtype=policy,
     )
-    head = SpanBoundaryHead(parts, places, name="sbo_head", dtype=policy)
+    head = SpanBoundaryHead(stack, offset_embedding, name="sbo_head", dtype=policy)
     shape = (None, backbone.output["sequence_output"].shape[-1])
     head.build(shape, shape, (None,))
     return head
@@ -244,10 +256,10 @@ class SpanBoundary:
         )
         x = outputs["sequence_output"]  # (batch, length, width)
         left, right = (
-            in_batch(each, ops.shape(x)[1]) for each in (boundaries.left, boundaries.right)
+            in_batch(side, ops.shape(x)[1]) for side in (boundaries.left, boundaries.right)
         )
-        weights, left, right, places, tokens = counted(
-            boundaries.weights, left, right, boundaries.places, targets["token_ids"]
+        weights, left, right, offsets, tokens = counted(
+            boundaries.weights, left, right, boundaries.offsets, targets["token_ids"]
         )
-        logits = head(vectors(x, left), vectors(x, right), places)
+        logits = head(vectors(x, left), vectors(x, right), offsets)
         return token_loss("sbo", logits, tokens, weights)

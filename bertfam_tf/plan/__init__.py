@@ -1,4 +1,4 @@
-"""What a run will take: parameters, FLOPs, memory, communication, hours and cost."""
+"""Estimates of a run: parameters, FLOPs, memory, communication, hours and cost."""
 
 from bertfam_tf.plan.layout import GIB, Devices, Plan, StagePlan
 from bertfam_tf.plan.planner import flops_per_token, plan, read

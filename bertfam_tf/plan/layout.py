@@ -1,4 +1,4 @@
-"""Devices, and what a run takes on them."""
+"""The devices of a planned run, and the plan."""
 
 from __future__ import annotations
 
@@ -17,27 +17,29 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class Devices:
-    """Where a run is planned, and how it is laid out.
+    """The devices of a planned run, and how the run uses them.
 
     Attributes:
-        count: number of devices; ``count / tensor_parallel`` of them have parts of the batch.
-        tensor_parallel: number of devices that share one copy of the model, each with some of the
-            attention heads and of the feed-forward layers' width (arXiv 1909.08053, section 3).
-        accumulation: number of parts of a device's batch, one after the other, whose gradients are
-            added before a step.
-        recompute: whether only the inputs of blocks are kept, and blocks computed again for their
-            gradients (arXiv 1604.06174).
-        dtype: dtype policy: ``float32``, ``mixed_bfloat16`` or ``mixed_float16``.
-        peak: of a device, FLOP/s; None for ``PEAKS``, those of an NVIDIA A100.
-        mfu: model FLOPs utilization, the fraction of the peak that is reached, on all FLOPs,
-            recomputed ones included.
-        memory: of a device, GiB; None if it does not matter.
-        bandwidth: between devices, bytes/s; its time is added, as if nothing else ran meanwhile.
-            None where ``mfu`` includes it.
-        price: of a device and hour; None if unknown.
+        count: the number of devices; the batch is divided among ``count / tensor_parallel`` copies
+            of the model.
+        tensor_parallel: the number of devices that share one copy of the model, each with some of
+            the attention heads and of the feed-forward layers' width (arXiv 1909.08053, section 3).
+        accumulation: the number of micro-batches of a device's batch, whose gradients are added
+            before a step.
+        recompute: whether to use gradient checkpointing: only the inputs of blocks are kept, and
+            blocks are computed again for their gradients (arXiv 1604.06174).
+        dtype: the dtype policy: ``float32``, ``mixed_bfloat16`` or ``mixed_float16``.
+        peak: the peak FLOP/s of a device; None for an NVIDIA A100, as in ``PEAKS``.
+        mfu: model FLOPs utilization, the fraction of the peak that is reached. All FLOPs count,
+            also recomputed ones.
+        memory: the memory of a device in GiB; None if it does not matter.
+        bandwidth: the bytes per second between devices. Communication adds to the time, as if it
+            overlapped with nothing. None if ``mfu`` includes it.
+        price: the price of a device per hour; None if unknown.
 
     Raises:
-        ValueError: for numbers out of their range, or devices that cannot be divided so.
+        ValueError: if a number is out of range, or ``count`` is not a multiple of
+            ``tensor_parallel``.
     """
 
     count: int = setting(1, at_least=1)
@@ -79,29 +81,30 @@ class Devices:
 
     @property
     def assumed_peak(self) -> float:
-        """FLOP/s of a device, ``peak`` or the one of an NVIDIA A100."""
+        """The peak FLOP/s of a device: ``peak``, or an NVIDIA A100's."""
         return PEAKS[self.dtype] if self.peak is None else self.peak
 
 
 @dataclass(frozen=True)
 class StagePlan:
-    """A part of a run, with examples of one length. Numbers are of one device unless they say.
+    """A stage of a run, with examples of one length. Numbers are per device unless noted.
 
     Attributes:
-        length: tokens of an example.
-        batch_size: examples of a step, on all devices.
-        device_batch: examples that a device computes at once.
-        steps: number of steps.
-        parameters, trained: how many there are, heads included, and are trained.
-        flops_per_token: of forward and backward, in matrix products alone, without recomputation.
-        step_flops: with recomputation, of one step.
-        weights: bytes; with copies in half precision where the peak of memory is.
-        optimizer: bytes.
-        gradients: bytes, where the peak of memory is; all of them with accumulation.
-        activations: bytes, where the peak of memory is.
-        data_bytes: sent in a step to add up gradients.
-        tensor_bytes: sent in a step within copies of the model.
-        seconds: of one step.
+        length: the tokens of an example.
+        batch_size: the examples of a step on all devices.
+        device_batch: the examples of a micro-batch on one device.
+        steps: the number of steps.
+        parameters, trained: the number of parameters, including heads, and of trainable ones, of
+            the whole model.
+        flops_per_token: the FLOPs of matrix products, forward and backward, without recomputation.
+        step_flops: the FLOPs of a step, with recomputation.
+        weights: bytes of weights, with copies in half precision that exist at the memory peak.
+        optimizer: bytes of optimizer states.
+        gradients: bytes of gradients at the memory peak; all gradients with accumulation.
+        activations: bytes of activations at the memory peak.
+        data_bytes: bytes sent in a step to add up gradients.
+        tensor_bytes: bytes sent in a step within copies of the model.
+        seconds: the seconds of a step.
     """
 
     length: int
@@ -122,17 +125,17 @@ class StagePlan:
 
     @property
     def memory(self) -> float:
-        """Bytes of a device."""
+        """The bytes that a device needs."""
         return self.weights + self.optimizer + self.gradients + self.activations
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run will take.
+    """The estimates of a run.
 
     Attributes:
-        devices: as it was planned.
-        stages: one after the other.
+        devices: the devices that the plan is for.
+        stages: the stages of the run, in order.
         advice: layouts that fit the memory, best first, if this one does not.
     """
 
@@ -142,29 +145,33 @@ class Plan:
 
     @property
     def memory(self) -> float:
-        """Bytes of a device, in the stage that needs most."""
+        """The bytes that a device needs, in the stage that needs most."""
         return max(stage.memory for stage in self.stages)
 
     @property
     def fits(self) -> bool:
-        """Whether it fits the memory of a device."""
+        """Whether the run fits the memory of a device."""
         return self.devices.memory is None or self.memory <= self.devices.memory * GIB
 
     @property
     def hours(self) -> float:
-        """Of all stages."""
+        """The hours of all stages."""
         return sum(stage.steps * stage.seconds for stage in self.stages) / 3600
 
     @property
     def cost(self) -> float | None:
-        """Of all devices; None without a price."""
+        """The cost of all devices; None without a price."""
         price = self.devices.price
         return None if price is None else self.hours * self.devices.count * price
 
     def to_dict(self) -> dict[str, Any]:
-        """All numbers as plain values."""
-        devices = {**dataclasses.asdict(self.devices), "peak": self.devices.assumed_peak}
-        stages = [{**dataclasses.asdict(s), "memory": s.memory} for s in self.stages]
-        found = {"memory": self.memory, "fits": self.fits, "hours": self.hours, "cost": self.cost}
-        return {**found, "devices": devices, "stages": stages,
-                "advice": list(self.advice)}  # fmt: skip
+        """Returns all numbers as JSON values."""
+        return {
+            "memory": self.memory,
+            "fits": self.fits,
+            "hours": self.hours,
+            "cost": self.cost,
+            "devices": {**dataclasses.asdict(self.devices), "peak": self.devices.assumed_peak},
+            "stages": [{**dataclasses.asdict(s), "memory": s.memory} for s in self.stages],
+            "advice": list(self.advice),
+        }

@@ -11,22 +11,22 @@ _KINDS = ("weights", "gradients", "activations")
 
 
 def peak_memory(step: Step, devices: Devices) -> dict[str, float]:
-    """Bytes of each kind of tensor, at the operation at which most are alive."""
-    made: dict[int, int] = {}
-    last: dict[int, int] = {}  # the last operation that reads a tensor
-    forward: dict[int, int] = {}  # the last one that is not of the gradient
-    leaves: set[int] = set()  # tensors that are read outside of the call that makes them
-    starts: dict[str, int] = {}  # the first operation of the gradient of each call
+    """Returns the bytes of each kind of tensor, at the operation with the most live bytes."""
+    created: dict[int, int] = {}  # the operation that computes a tensor
+    last: dict[int, int] = {}  # the last operation that reads it
+    forward: dict[int, int] = {}  # the last one in the forward pass
+    leaves: set[int] = set()  # tensors that are read outside of their block
+    starts: dict[str, int] = {}  # the first operation of each block's gradient
     for i, op in enumerate(step.ops):
         if op.backward and op.block is not None:
             starts.setdefault(op.block, i)
         for x in op.outputs:
-            made[x] = last[x] = forward[x] = i
+            created[x] = last[x] = forward[x] = i
         for x in op.inputs:
             last[x] = i
             if not op.backward:
                 forward[x] = i
-                if op.block != step.ops[made[x]].block:
+                if op.block != step.ops[created[x]].block:
                     leaves.add(x)
     for x, tensor in enumerate(step.tensors):
         if tensor.kind == "gradients":
@@ -40,15 +40,15 @@ def peak_memory(step: Step, devices: Devices) -> dict[str, float]:
     changes = {kind: [0.0] * (len(step.ops) + 2) for kind in _KINDS}
     for x, tensor in enumerate(step.tensors):
         size = tensor.size / (devices.tensor_parallel if tensor.divided else 1)
-        block = step.ops[made[x]].block
-        spans = [(made[x], freed[x])]
+        block = step.ops[created[x]].block
+        spans = [(created[x], freed[x])]
         dropped = devices.recompute and block is not None and x not in leaves
-        if dropped and made[x] < starts.get(block or "", 0) <= last[x]:
-            spans = [(made[x], forward[x]), (starts[block or ""], freed[x])]
-        for begin, end in spans:
-            changes[tensor.kind][begin] += size
+        if dropped and created[x] < starts.get(block or "", 0) <= last[x]:
+            spans = [(created[x], forward[x]), (starts[block or ""], freed[x])]
+        for start, end in spans:
+            changes[tensor.kind][start] += size
             changes[tensor.kind][end + 1] -= size
-    alive = {kind: list(accumulate(each)) for kind, each in changes.items()}
-    totals = [sum(each) for each in zip(*alive.values(), strict=True)]
-    at = totals.index(max(totals))
-    return {kind: each[at] for kind, each in alive.items()}
+    live = {kind: list(accumulate(deltas)) for kind, deltas in changes.items()}
+    totals = [sum(sizes) for sizes in zip(*live.values(), strict=True)]
+    peak = totals.index(max(totals))
+    return {kind: sizes[peak] for kind, sizes in live.items()}

@@ -25,12 +25,12 @@ from bertfam_tf.training.settings import TrainConfig
 
 
 class StageSpec(NamedTuple):
-    """A stage before it is laid out.
+    """A stage before it is planned for devices.
 
     Fields:
-        length, batch_size, steps: as of ``StagePlan``.
-        rows: of tokens in an example: its number of choices.
-        network: from the examples of a part of the batch to the step's network.
+        length, batch_size, steps: the same as in ``StagePlan``.
+        network: builds the step's network for a batch of this many examples.
+        rows: the rows of tokens in an example: its number of choices.
     """
 
     length: int
@@ -41,13 +41,12 @@ class StageSpec(NamedTuple):
 
 
 class StepNetwork(NamedTuple):
-    """What is traced.
+    """The network of a step that can be traced.
 
     Fields:
-        layers: that have all weights.
-        backbone: the model, whose blocks are divided and recomputed.
-        loss: from placeholders, which it makes by their shape and dtype, to a scalar, and the
-            tensors of metrics.
+        layers: the layers that own all weights.
+        backbone: the backbone, whose blocks are divided and recomputed.
+        loss: creates placeholders, and returns a scalar and the tensors of metrics.
     """
 
     layers: list[keras.layers.Layer]
@@ -100,7 +99,7 @@ def _pretraining(
 
 
 def _examples(recipe: PretrainRecipe, batch: int, length: int) -> tuple:
-    """A batch of full examples, as ``Examples.batches`` describes it, by shapes and dtypes."""
+    """Returns shapes and dtypes of a batch of full-length examples of ``Examples.batches``."""
     masking = recipe.masking
     count = max(1, round(masking.rate * length))
     count = min(count, masking.max_predictions or count)
@@ -109,18 +108,18 @@ def _examples(recipe: PretrainRecipe, batch: int, length: int) -> tuple:
     targets: dict[str, tuple] = dict.fromkeys(
         ("positions", "token_ids", "starts", "ends"), predictions
     )
-    each = ((batch,), "int32")
+    labels = ((batch,), "int32")
     targets |= {"originals": tokens, "seeds": ((batch, 2), "int32")}
-    targets |= {"pair": each, "translated": each}
+    targets |= {"pair": labels, "translated": labels}
     return dict.fromkeys(names, tokens), targets, ((batch, count), "float32")
 
 
 def _sentences(made: objectives.Pretraining, shapes: tuple) -> list[Any]:
-    # What the data pipeline computes is not the device's.
+    # The data pipeline does not run on the device, so it has a graph of its own.
     with tf.Graph().as_default():
-        given = made.batch(*placeholders(shapes))
-        given = tf.nest.map_structure(lambda x: (tuple(x.shape), x.dtype.name), given)
-    inputs, targets, *weights = placeholders(given)
+        batch = made.batch(*placeholders(shapes))
+        batch = tf.nest.map_structure(lambda x: (tuple(x.shape), x.dtype.name), batch)
+    inputs, targets, *weights = placeholders(batch)
     with unpadding(False):
         outputs = super(Learner, made.learner).call(inputs, training=True)
         return _losses(made.learner, outputs, Batch(inputs, targets, *weights))
@@ -145,15 +144,15 @@ def _stream(recipe: PretrainRecipe, vocabulary: int, batch: int, length: int) ->
         with unpadding(False):
             outputs = backbone(inputs, training=True)
             batch_ = Batch(inputs, placeholders(tokens), placeholders((tokens[0], "float32")))
-            found = objective.loss(outputs, objective.heads, batch_)
-        total, count = found["causal_lm"]
+            losses = objective.loss(outputs, objective.heads, batch_)
+        total, count = losses["causal_lm"]
         return [total / count]
 
     return StepNetwork([backbone, head], backbone, loss)
 
 
 def _losses(learner: Learner, outputs: Any, batch: Batch) -> list[Any]:
-    """The loss, and the sums that are only reported."""
+    """Returns the loss, and the sums that are only reported."""
     loss, reported = 0.0, []
     for objective in learner.objectives:
         for name, (total, count) in objective.loss(outputs, objective.heads, batch).items():
@@ -165,7 +164,7 @@ def _losses(learner: Learner, outputs: Any, batch: Batch) -> list[Any]:
 
 
 def _batch_size(settings: TrainConfig, length: int) -> int:
-    """Examples of a batch; of a batch by tokens those that it has if all are long."""
+    """Returns the examples of a batch; with ``batch_tokens``, for examples of full length."""
     size = settings.batch_size or (settings.batch_tokens or 0) // length
     if not size:
         raise ValueError(
@@ -222,16 +221,18 @@ def _fine_tuning(recipe: Recipe, steps: int | None) -> StageSpec:
 
 
 def _rows_of_columns(recipe: Recipe) -> int:
-    """Rows of tokens in an example."""
-    named = {name: x for name, x in (columns(recipe.data) or {}).items() if name != "label"}
-    counts = {name: len(x) if isinstance(x, list) else 1 for name, x in named.items()}
+    counts = {
+        name: len(column) if isinstance(column, list) else 1
+        for name, column in (columns(recipe.data) or {}).items()
+        if name != "label"
+    }
     return tasks.task_class(recipe.task).rows_per_example(counts)
 
 
 def placeholders(shapes: Any) -> Any:
-    """A structure of (shape, dtype), with placeholders in their place."""
+    """Returns placeholders for a structure of (shape, dtype)."""
     if isinstance(shapes, Mapping):
-        return {name: placeholders(each) for name, each in shapes.items()}
+        return {name: placeholders(shape) for name, shape in shapes.items()}
     if len(shapes) == 2 and isinstance(shapes[1], str):
         return tf.compat.v1.placeholder(shapes[1], shapes[0])
     return tuple(map(placeholders, shapes))

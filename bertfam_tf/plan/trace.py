@@ -1,4 +1,4 @@
-"""A training step as a list of operations, read from a graph in which every shape is known."""
+"""A training step as a list of operations, read from a graph with static shapes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import tensorflow as tf
 
 from bertfam_tf.plan.stages import StepNetwork
 
-# Outputs that are their first input's memory.
+# Operations whose output shares the memory of their first input.
 _VIEWS = {"Identity", "Reshape", "ExpandDims", "Squeeze", "StopGradient", "PreventGradient"}
-# With known shapes they read no values.
+# Operations that read no values if shapes are static.
 _SHAPES = {"Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike", "BroadcastGradientArgs"}
 _PRODUCTS = {"MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"}
-# TensorFlow computes these into the memory of an input that nothing else needs.
+# TensorFlow computes these in the memory of an input that nothing else reads.
 _IN_PLACE = set(
     """
     Abs Add AddN AddV2 BiasAdd Div DivNoNan Erf Erfc Exp Expm1 Inv Log Log1p Maximum Minimum Mul
@@ -28,7 +28,7 @@ _IN_PLACE = set(
     """.split()
 )
 _CALL = re.compile(r"layer_[\d_]+")
-# What tensor parallelism divides: attention by heads, feed-forward by its intermediate width.
+# Tensor parallelism divides attention by heads and feed-forward by its intermediate width.
 _DIVIDED = re.compile(r"(attention|feed_forward)(_\d+)*")
 _OUTPUT = re.compile(r"output(_\d+)*")
 
@@ -37,14 +37,14 @@ class Op(NamedTuple):
     """An operation of the step.
 
     Fields:
-        block: the call of a block that it is in, or whose gradient it is in; None for none.
+        block: the call of a block whose forward or backward pass it belongs to, or None.
         divided: whether tensor parallelism divides it.
-        backward: whether it is of the gradient.
-        in_place: whether it can compute into the memory of an input.
-        flops: of a matrix product; 0 for others.
-        reduced: bytes of its output, where tensor parallelism adds the outputs of all devices, in
-            the forward pass; else 0.
-        inputs, outputs: the tensors that it reads and makes, by number.
+        backward: whether it belongs to the backward pass.
+        in_place: whether it can write to the memory of an input.
+        flops: the FLOPs of a matrix product; 0 for other operations.
+        reduced: the bytes of its output if tensor parallelism adds up the outputs of all devices
+            in the forward pass; else 0.
+        inputs, outputs: indices of the tensors that it reads and computes.
     """
 
     block: str | None
@@ -58,13 +58,13 @@ class Op(NamedTuple):
 
 
 class Tensor(NamedTuple):
-    """A tensor that an operation makes.
+    """The output of an operation.
 
     Fields:
         size: bytes.
-        kind: ``weights`` for a copy of weights in half precision, ``gradients`` for those of
-            weights, else ``activations``.
-        divided: whether each device of a copy of the model has a part of it.
+        kind: ``weights`` for a copy of weights in half precision, ``gradients`` for the gradient
+            of a weight, else ``activations``.
+        divided: whether tensor parallelism divides it.
     """
 
     size: float
@@ -76,10 +76,10 @@ class Step(NamedTuple):
     """A traced step.
 
     Fields:
-        ops: in order.
-        tensors: by number.
-        parameters: their number, by whether they are trained and whether they are divided.
-        config: of the backbone.
+        ops: the operations in order.
+        tensors: the tensors that ``Op.inputs`` and ``Op.outputs`` index.
+        parameters: the number of parameters by (trainable, divided).
+        config: the backbone's config.
     """
 
     ops: list[Op]
@@ -88,12 +88,14 @@ class Step(NamedTuple):
     config: Any
 
 
-def trace(network: Callable[[int], StepNetwork], dtype: str, batch: int) -> Step:
+def trace(build: Callable[[int], StepNetwork], dtype: str, batch: int) -> Step:
+    """Traces the step of a network that ``build`` returns for a batch size."""
+
     def traced() -> Step:
         keras.config.set_dtype_policy(dtype)
         with keras.StatelessScope(initialize_variables=False):
-            made = network(batch)
-        return _read(made)
+            network = build(batch)
+        return _read(network)
 
     # In a thread of its own, as in ``models.count_parameters``: Keras keeps the policy, and a list
     # of uninitialized variables, per thread.
@@ -111,51 +113,51 @@ def _read(network: StepNetwork) -> Step:
         with keras.StatelessScope(pairs, initialize_variables=False):
             loss, *reported = network.loss()
         first = len(graph.get_operations())
-        found_gradients = tf.gradients(loss, [values[key] for key in trained])
+        computed = tf.gradients(loss, [values[key] for key in trained])
         gradients = {
             key: tf.convert_to_tensor(gradient)
-            for key, gradient in zip(trained, found_gradients, strict=True)
+            for key, gradient in zip(trained, computed, strict=True)
             if gradient is not None
         }
         ops = _needed([loss, *reported, *gradients.values()])
     backward = {op.name for op in graph.get_operations()[first:]}
     table = network.backbone.parts.get("token_embedding")
     vocabulary = {id(v) for v in table.weights} if table is not None else set()
-    placed = {value.ref() for key, value in values.items() if key in weights}
+    weight_refs = {value.ref() for key, value in values.items() if key in weights}
     parameters = {(a, b): 0 for a in (True, False) for b in (True, False)}
     for key, v in weights.items():
         divided = key in vocabulary or _is_divided(v.path)
         parameters[key in trained, divided] += math.prod(v.shape)
     config = network.backbone.config
-    found = _Reader(backward, placed, config.vocab_size)
+    reader = _Reader(backward, weight_refs, config.vocab_size)
     for op in ops:
-        found.add(op)
+        reader.add(op)
     for key, gradient in gradients.items():
-        number = found.numbers[gradient.ref()]
+        index = reader.indices[gradient.ref()]
         divided = key in vocabulary or _is_divided(variables[key].path)
-        tensor = found.tensors[number]
-        found.tensors[number] = tensor._replace(kind="gradients", divided=divided)
-    return Step(found.ops, found.tensors, parameters, config)
+        tensor = reader.tensors[index]
+        reader.tensors[index] = tensor._replace(kind="gradients", divided=divided)
+    return Step(reader.ops, reader.tensors, parameters, config)
 
 
 def _needed(fetched: Sequence[tf.Tensor]) -> list[tf.Operation]:
-    """The operations that compute these tensors, in the order in which they were made."""
-    found, rest = set(), [x.op for x in fetched]
+    """Returns the operations that compute these tensors, in the graph's order."""
+    needed, rest = set(), [x.op for x in fetched]
     while rest:
         op = rest.pop()
-        if op not in found:
-            found.add(op)
+        if op not in needed:
+            needed.add(op)
             rest += [x.op for x in op.inputs if op.type not in _SHAPES] + list(op.control_inputs)
-    return [op for op in fetched[0].graph.get_operations() if op in found]
+    return [op for op in fetched[0].graph.get_operations() if op in needed]
 
 
 class _Reader:
-    """Reads a graph, one operation after the other.
+    """Reads a graph, one operation at a time.
 
     Args:
-        backward: names of the operations of the gradient.
-        weights: the graph's placeholders of weights.
-        vocabulary: the number of tokens, an axis that tensor parallelism divides.
+        backward: names of the operations of the backward pass.
+        weights: references of the placeholders of weights.
+        vocabulary: the vocabulary size; tensor parallelism divides axes of this size.
     """
 
     def __init__(self, backward: set[str], weights: set[Any], vocabulary: int):
@@ -164,25 +166,25 @@ class _Reader:
         self.vocabulary = vocabulary
         self.ops: list[Op] = []
         self.tensors: list[Tensor] = []
-        self.numbers: dict[Any, int] = {}
+        self.indices: dict[Any, int] = {}
 
     def add(self, op: tf.Operation) -> None:
         if any(value.HasField("func") for value in op.node_def.attr.values()):
             raise ValueError(
-                f"Plans are of models without loops, such as recurrent ones, got {op.type} in "
-                f"{op.name}."
+                "Models with loops, such as recurrent networks, cannot be planned, got "
+                f"{op.type} in {op.name}."
             )
-        given = [] if op.type in _SHAPES else list(op.inputs)
-        read = tuple(self.numbers[x.ref()] for x in given if x.ref() in self.numbers)
+        inputs = [] if op.type in _SHAPES else list(op.inputs)
+        read = tuple(self.indices[x.ref()] for x in inputs if x.ref() in self.indices)
         if op.type == "Placeholder" or op.type == "Const":
-            return  # weights, and what the data pipeline gives
+            return  # weights, and inputs from the data pipeline
         if op.type in _VIEWS or _is_free(op):
             if read:
-                self.numbers[op.outputs[0].ref()] = read[0]
+                self.indices[op.outputs[0].ref()] = read[0]
             return
         block, divided, output = _scope(op.name)
         backward, flops = op.name in self.backward, _flops(op)
-        made = []
+        computed = []
         for x in op.outputs:
             if x.dtype == tf.int32 and x.shape.rank in (0, 1):
                 continue  # a shape or an axis
@@ -192,11 +194,11 @@ class _Reader:
             if op.type == "Cast" and op.inputs[0].ref() in self.weights:
                 kind = "weights"
             by_tokens = self.vocabulary in x.shape.as_list()
-            self.numbers[x.ref()] = len(self.tensors)
-            made.append(len(self.tensors))
+            self.indices[x.ref()] = len(self.tensors)
+            computed.append(len(self.tensors))
             size = x.shape.num_elements() * x.dtype.size
             self.tensors.append(Tensor(size, kind, divided or by_tokens))
-        shapes = [x.shape.as_list() for x in (*given, *op.outputs)]
+        shapes = [x.shape.as_list() for x in (*inputs, *op.outputs)]
         by_tokens = any(self.vocabulary in shape for shape in shapes)
         self.ops.append(
             Op(
@@ -207,42 +209,43 @@ class _Reader:
                 flops,
                 size if output and flops and not backward else 0,
                 read,
-                tuple(made),
+                tuple(computed),
             )
         )
 
 
 def _scope(name: str) -> tuple[str | None, bool, bool]:
-    """Where an operation is.
+    """Locates an operation by its name.
 
     Returns:
-        the call of a block; whether it is divided within it; and whether it is in the output
-        projection of attention or feed-forward, whose input is divided and whose output is not.
+        The call of a block, or None; whether tensor parallelism divides the operation; and whether
+        it belongs to the output projection of attention or feed-forward, whose input is divided and
+        whose output is not.
     """
     parts = name.removeprefix("gradients/").split("/")
     for i, part in enumerate(parts):
         if _CALL.fullmatch(part):
             following = parts[i + 1 :]
-            for one, other in pairwise(following):
-                if _DIVIDED.fullmatch(one):
-                    output = bool(_OUTPUT.fullmatch(other))
+            for scope, inner in pairwise(following):
+                if _DIVIDED.fullmatch(scope):
+                    output = bool(_OUTPUT.fullmatch(inner))
                     return "/".join(parts[: i + 1]), not output, output
             return "/".join(parts[: i + 1]), False, False
     return None, False, False
 
 
 def _is_divided(path: str) -> bool:
-    """Whether tensor parallelism divides a weight: in attention and feed-forward, all but the
-    bias of the output."""
+    """Returns whether tensor parallelism divides a weight: all weights of attention and
+    feed-forward, except the bias of the output."""
     parts = path.split("/")
     return any(
-        _DIVIDED.fullmatch(one) and not (_OUTPUT.fullmatch(other) and parts[-1] == "bias")
-        for one, other in pairwise(parts)
+        _DIVIDED.fullmatch(scope) and not (_OUTPUT.fullmatch(inner) and parts[-1] == "bias")
+        for scope, inner in pairwise(parts)
     )
 
 
 def _is_free(op: tf.Operation) -> bool:
-    """Whether TensorFlow leaves an operation out: products transpose their inputs themselves."""
+    """Returns whether TensorFlow fuses the operation away: products transpose their inputs."""
     if op.type == "BroadcastTo":
         return op.inputs[0].shape == op.outputs[0].shape
     if op.type != "Transpose" or {x.type for x in op.outputs[0].consumers()} - _PRODUCTS:
@@ -253,7 +256,7 @@ def _is_free(op: tf.Operation) -> bool:
 
 
 def _flops(op: tf.Operation) -> float:
-    """Of a matrix product: two for each pair of numbers that are multiplied."""
+    """Returns the FLOPs of a matrix product, two for each multiplication; 0 for others."""
     if op.type in _PRODUCTS:
         first = op.inputs[0].shape.as_list()
         transposed = op.get_attr("transpose_a" if op.type == "MatMul" else "adj_x")

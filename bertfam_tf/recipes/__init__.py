@@ -1,4 +1,4 @@
-"""Runs of recipes: fine-tuning, pretraining, distillation, and their directories."""
+"""Recipes and their runs: fine-tuning, pretraining, distillation, sweeps, experiments."""
 
 from bertfam_tf.lazy import lazy
 

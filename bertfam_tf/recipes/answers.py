@@ -21,7 +21,7 @@ from bertfam_tf.files import exclusive_lock, remove_leftovers, resume, write
 from bertfam_tf.sources import DESCRIPTION, sha256
 from bertfam_tf.tasks import Task
 
-_PIECE = 1 << 20
+_CHUNK = 1 << 20
 _log = logging.getLogger(__name__)
 
 
@@ -46,8 +46,8 @@ def answer_file(
         rows: the input.
         output: the output file.
         source: identifies the input and the model, as JSON values; see ``source_of``.
-        batch_size: number of examples per batch.
-        top: as for ``as_json``.
+        batch_size: the number of examples per batch.
+        top: the same as for ``as_json``.
         verbose: whether to show a progress bar.
 
     Returns:
@@ -72,21 +72,21 @@ def _answer(
     verbose: bool,
     top: int | None,
 ) -> int:
-    wanted = {**source, "batch_size": batch_size, "rows": rows.count, "top": top}
-    done = _prepare_output(output, wanted)
+    job = {**source, "batch_size": batch_size, "rows": rows.count, "top": top}
+    done = _prepare_output(output, job)
     if done:
         _log.info("Resuming from row %d of %d.", done, rows.count)
     bar = keras.utils.Progbar(rows.count, verbose=int(verbose), unit_name="row")
-    begin = done // batch_size * batch_size
+    start = done // batch_size * batch_size
     if done == rows.count:
         return rows.count
-    left = islice(rows, begin, None)
+    remaining = islice(rows, start, None)
     with output.open("ab", buffering=0) as file:
-        while batch := list(islice(left, batch_size)):
+        while batch := list(islice(remaining, batch_size)):
             lines = _lines(task, batch, batch_size, top)
-            _append(file, b"".join(islice(lines, max(done - begin, 0), None)), output)
-            begin += len(batch)
-            bar.update(begin)
+            _append(file, b"".join(islice(lines, max(done - start, 0), None)), output)
+            start += len(batch)
+            bar.update(start)
         os.fsync(file.fileno())
     return rows.count
 
@@ -135,8 +135,8 @@ def as_json(answer: Any, task: Task, top: int | None = None) -> dict[str, Any]:
     if not isinstance(plain, dict):
         return {task.answer_name: plain}
     if task.ranked_scores:
-        named = zip(task.class_names, plain["scores"], strict=True)
-        best = sorted(named, key=lambda item: item[1], reverse=True)
+        by_label = zip(task.class_names, plain["scores"], strict=True)
+        best = sorted(by_label, key=lambda item: item[1], reverse=True)
         plain["scores"] = dict(best[:top])
     return plain
 
@@ -145,43 +145,43 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     if isinstance(value, dict):
-        return {name: _plain(each) for name, each in value.items()}
+        return {name: _plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     return value
 
 
-def _prepare_output(output: Path, wanted: dict[str, Any]) -> int:
+def _prepare_output(output: Path, job: dict[str, Any]) -> int:
     """Checks the source, removes an incomplete last line, and returns the number of lines."""
     sidecar = output.with_name(f"{output.name}.source.json")
     remove_leftovers(sidecar)
-    if not resume(output, [sidecar], wanted, parsing.read_json, "answers"):
-        write(sidecar, json.dumps(wanted, indent=2) + "\n")
+    if not resume(output, [sidecar], job, parsing.read_json, "answers"):
+        write(sidecar, json.dumps(job, indent=2) + "\n")
     if not output.exists():
         return 0
     with output.open("r+b") as file:
         lines, end = _count_complete_lines(file)
         if file.tell() != end:
             file.truncate(end)
-    if lines > wanted["rows"]:
-        raise ValueError(f"{output} has {lines} lines for {wanted['rows']} rows; remove it.")
+    if lines > job["rows"]:
+        raise ValueError(f"{output} has {lines} lines for {job['rows']} rows; remove it.")
     return lines
 
 
 def _count_complete_lines(file: BinaryIO) -> tuple[int, int]:
     """Returns the number of complete lines, and the position after the last one."""
     lines = end = position = 0
-    while piece := file.read(_PIECE):
-        lines += piece.count(b"\n")
-        last = piece.rfind(b"\n")
+    while chunk := file.read(_CHUNK):
+        lines += chunk.count(b"\n")
+        last = chunk.rfind(b"\n")
         end = end if last < 0 else position + last + 1
-        position += len(piece)
+        position += len(chunk)
     return lines, end
 
 
 def _lines(task: Task, batch: list[Row], batch_size: int, top: int | None) -> Iterator[bytes]:
     features = {name: [row.features[name] for row in batch] for name in batch[0].features}
     for row, answer in zip(batch, task.predict(features, batch_size=batch_size), strict=True):
-        named = {} if row.id is None else {"id": row.id}
-        text = json.dumps({**named, **as_json(answer, task, top)}, ensure_ascii=False)
+        ids = {} if row.id is None else {"id": row.id}
+        text = json.dumps({**ids, **as_json(answer, task, top)}, ensure_ascii=False)
         yield text.encode("utf-8", "replace") + b"\n"

@@ -27,13 +27,13 @@ _log = logging.getLogger(__name__)
 
 
 AnyRecipe = Recipe | MultiTaskRecipe | PretrainRecipe | DistillRecipe
-# From a recipe of fine-tuning or pretraining, the number of tokens of an example and the number of
-# a stage to the FLOPs of training for each token, None if unknown: ``plan.flops_per_token``.
+# Returns the training FLOPs per token, or None, for a recipe of fine-tuning or pretraining, the
+# number of tokens of an example and the number of a stage: ``plan.flops_per_token``.
 Flops = Callable[[Any, int, int], float | None]
 
 
 def model_directory(path: str | Path) -> str | Path:
-    """Returns the directory of a run's model; any other path as it is.
+    """Returns the directory of a run's model, or any other path unchanged.
 
     Args:
         path: the output directory of a recipe, a saved task, or a checkpoint.
@@ -43,16 +43,16 @@ def model_directory(path: str | Path) -> str | Path:
 
 @contextmanager
 def run_directory(recipe: AnyRecipe, flops: Flops | None = None) -> Iterator["RunDirectory"]:
-    """The directory of a run, ``recipe.output``, locked for this process.
+    """Opens the directory of a run, ``recipe.output``, and locks it for this process.
 
-    Of several workers, the first one locks it, and it alone writes.
+    Only the first of several workers locks it and writes.
 
     Args:
         recipe: the recipe.
-        flops: as for ``RunDirectory``.
+        flops: the same as for ``RunDirectory``.
 
     Raises:
-        BlockingIOError: if another process is writing it.
+        BlockingIOError: if another process is writing to it.
         ValueError: if it contains the run of another recipe, or files but no run.
     """
     path = expand(recipe.output)
@@ -64,12 +64,12 @@ def run_directory(recipe: AnyRecipe, flops: Flops | None = None) -> Iterator["Ru
 
 
 class RunDirectory:
-    """Recipe, training checkpoint, model, logs, their picture and metrics of a run.
+    """The recipe, training checkpoint, model, logs, curves and metrics of a run.
 
     Args:
         recipe: the recipe, whose ``output`` is the directory.
         writes: whether this process writes; else it only reads training checkpoints.
-        flops: counts the FLOPs of training for each token, for the logs; None to leave them out.
+        flops: counts the training FLOPs per token, for the logs; None omits them.
 
     Raises:
         ValueError: if the directory contains the run of another recipe, or files but no run.
@@ -86,18 +86,18 @@ class RunDirectory:
         self._stored = parsing.read_text(file) if file.is_file() else None
         results = any((self.path / name).exists() for name in (MODEL, METRICS))
         if self._stored is None or self._checkpoints or results:
-            # A checkpoint may be of a run whose directory was removed while it was written.
+            # If the directory was removed during a run, only its checkpoint may exist.
             described = [file, *(x for x in self._checkpoints if recipe_of(x) is not None)]
             job = _settings(recipe.to_yaml(), "The recipe")
             resume(self.path, described, job, self._read, "a run")
         elif not _is_dumped(self._stored):
-            # A recipe that failed before the first checkpoint may be changed, but not a user's.
+            # A run that failed before the first checkpoint may change its recipe, but not a user's.
             raise ValueError(
                 f"{file} was not written by a run, which would replace it; choose another output."
             )
 
     def _read(self, file: Path) -> Any:
-        """The settings of a run, from its recipe or a training checkpoint."""
+        """Returns the settings of a run, from its recipe or a training checkpoint."""
         text = parsing.read_text(file) if file.name == RECIPE else recipe_of(file) or ""
         return _settings(with_defaults(text, type(self.recipe)), str(file))
 
@@ -105,8 +105,8 @@ class RunDirectory:
         """Returns the callback that writes training checkpoints.
 
         Args:
-            every: as for ``Backup``.
-            stage: the number of the stage, in a run of several; None in a run of one.
+            every: the same as for ``Backup``.
+            stage: the number of the stage in a run of several; None in a run of one.
         """
         folder = self.path / "backup"
         if stage is not None:
@@ -114,11 +114,11 @@ class RunDirectory:
         return Backup(folder, every, writes=self.writes, recipe=self.recipe.to_yaml())
 
     def history(self) -> History:
-        """The callback that logs each epoch."""
+        """Returns the callback that logs each epoch."""
         return History(self.path / HISTORY)
 
     def logs(self, step: int = 0, stage: int = 0) -> list[keras.callbacks.Callback]:
-        """The callbacks that log a training, before the one that writes training checkpoints.
+        """Returns the callbacks that log a training; they must precede the backup.
 
         Args:
             step: the number of steps that are done.
@@ -127,8 +127,7 @@ class RunDirectory:
         recipe = self.recipe
 
         def flops(length: int) -> float | None:
-            # The teacher's part of a distillation depends on its terms, that of each of several
-            # tasks on which is drawn.
+            # FLOPs of a distillation depend on its terms, and of several tasks on the sampled one.
             if self._flops is None or isinstance(recipe, DistillRecipe | MultiTaskRecipe):
                 return None
             return self._flops(recipe, length, stage)
@@ -146,7 +145,7 @@ class RunDirectory:
         return [steps, self.history(), curves.Curves(steps, self.path / _CURVES)]
 
     def metrics(self) -> dict[str, Any] | None:
-        """The metrics of a finished run, or None."""
+        """Returns the metrics of a finished run, or None."""
         file = self.path / METRICS
         if not file.is_file():
             return None
@@ -159,26 +158,29 @@ class RunDirectory:
         return metrics
 
     def training_metrics(self) -> dict[str, float]:
-        """The losses and metrics of training in the last epoch, as ``train_loss``."""
+        """Returns the training losses and metrics of the last epoch, as ``train_loss``, …"""
         rows = self.history().rows if self.writes else []
         last = rows[-1] if rows else {}
-        named = {n: x for n, x in last.items() if n != "epoch" and not n.startswith("val_") and x}
-        return {f"train_{name}": float(value) for name, value in named.items()}
+        return {
+            f"train_{name}": float(value)
+            for name, value in last.items()
+            if value and name != "epoch" and not name.startswith("val_")
+        }
 
     def held_out_metrics(self) -> dict[str, float]:
-        """The losses and metrics of the validation data after the last epoch."""
+        """Returns the losses and metrics of the validation data after the last epoch."""
         last = self.history().rows[-1]
         return {n.removeprefix("val_"): float(x) for n, x in last.items() if n.startswith("val_")}
 
     @property
     def steps(self) -> int:
-        """The number of steps that were trained, as logged."""
+        """The number of logged training steps."""
         lines = StepLog(self.path / _STEPS, self.path / _BOARD).lines
         return lines[-1]["step"] if lines else 0
 
     @property
     def _checkpoints(self) -> list[Path]:
-        """All checkpoints, also those in folders of stages."""
+        """All checkpoints, including the ones of stages."""
         folder = self.backup().directory
         files = [file for name in (STATE, PREVIOUS) for file in sorted(folder.rglob(name))]
         return [file for file in files if file.is_file()]
@@ -191,31 +193,31 @@ class RunDirectory:
             # Without a checkpoint, an interrupted run starts from the beginning.
             self.backup().clear()
             self.history().file.unlink(missing_ok=True)
-        # A damaged history is an error before hours of training, not after an epoch.
+        # Fails on a damaged history now, not after an epoch.
         _ = self.history().rows
         if self._stored != self.recipe.to_yaml():
             write(self.path / RECIPE, self.recipe.to_yaml())
 
     def finish(self, metrics: dict[str, Any]) -> None:
-        """Draws the logs, writes the metrics, which mark the end, and removes the checkpoint."""
+        """Plots the logs, writes the metrics, which mark the end, and removes the checkpoint."""
         if self.writes:
             lines = StepLog(self.path / _STEPS, self.path / _BOARD).lines
             if lines and curves.drawable():
                 curves.draw(lines, self.path / _CURVES)
             write(self.path / METRICS, json.dumps(metrics, indent=2, ensure_ascii=False) + "\n")
             self.backup().clear()
-        # A worker that is killed before the metrics are there would be waited for in vain.
+        # A worker that is killed before this would restart and find no metrics.
         replicas.wait_for_workers()
 
 
 def _settings(text: str, source: str) -> Any:
-    """The values of a recipe by their keys with dots."""
+    """Returns the values of a recipe by dotted keys."""
     values = parsing.parse_yaml(text, source)
     return dict(flat(values)) if isinstance(values, dict) else values
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The values of a recipe, each with its key with dots."""
+    """Yields the values of a recipe with dotted keys."""
     for key, value in values.items():
         if isinstance(value, dict):
             yield from flat(value, f"{prefix}{key}.")
@@ -224,7 +226,7 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 
 
 def _is_dumped(text: str) -> bool:
-    """Whether YAML has the form that runs write, and no comments that would be lost."""
+    """Returns whether YAML has the form that runs write, without comments that would be lost."""
     try:
         values = parsing.parse_yaml(text, "")
         return text == yaml.safe_dump(values, sort_keys=False, allow_unicode=True)

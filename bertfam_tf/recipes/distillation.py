@@ -1,4 +1,4 @@
-"""Distils with a recipe."""
+"""Runs a recipe of distillation."""
 
 from __future__ import annotations
 
@@ -29,39 +29,43 @@ from bertfam_tf.recipes.schema import DistillRecipe, DistillStage
 from bertfam_tf.recipes.splits import Split, open_split
 from bertfam_tf.tasks import Task, storage
 from bertfam_tf.training import engine, replicas, tuning
-from bertfam_tf.training.settings import EXAMPLES
+from bertfam_tf.training.settings import DEFAULT_BATCH_SIZE
 
 _log = logging.getLogger(__name__)
 
 
 def distill(recipe: DistillRecipe, *, flops: Flops | None = None) -> dict[str, float]:
-    """Trains a student in stages, evaluates it beside its teacher on the dev split, and saves it.
+    """Trains a student in stages, evaluates student and teacher on the dev split, and saves it.
 
     The output directory gets ``recipe.yaml``, ``model`` (for ``bertfam_tf.load``), ``metrics.json``
-    and the logs ``metrics.jsonl``, ``history.csv``, ``tensorboard`` and ``curves.png``, whose
-    steps and epochs are counted through all stages. A run that was killed resumes when it is
-    started again with the same recipe: augmentation and cache after their last complete files,
-    training after its last training checkpoint.
+    and the logs ``metrics.jsonl``, ``history.csv``, ``tensorboard`` and ``curves.png``, whose steps
+    and epochs are counted over all stages. A killed run resumes when it is started again with the
+    same recipe: augmentation and cache after their last complete files, training after its last
+    training checkpoint.
+
+    Args:
+        recipe: the recipe.
+        flops: the same as for ``RunDirectory``.
 
     Returns:
-        The dev split's metrics of the student; those of the teacher as ``teacher_…``, the mean of
-        several; and ``parameters`` and ``teacher_parameters``. Without a dev split, or for a task
-        without a loss of its own (an embedder), the latter alone.
+        The student's metrics on the dev split; the teacher's as ``teacher_…``, the mean of several;
+        and ``parameters`` and ``teacher_parameters``. Only the last two without a dev split, or for
+        a task without a loss (an embedder).
 
     Raises:
-        ValueError: for an invalid recipe or file, a teacher and a student that do not match, an
-            output directory that has another recipe's run, and a damaged training checkpoint.
-        OSError: if writing fails, or another process is writing the directory; the next run
+        ValueError: if the recipe or a file is invalid, teacher and student do not match, the output
+            directory has another recipe's run, or a training checkpoint is damaged.
+        OSError: if writing fails, or another process is writing to the directory; the next run
             resumes.
     """
     with run_directory(recipe, flops) as directory:
         done = directory.metrics()
         if done is not None:
             return done
-        # After that, because a strategy waits for the other workers, which may have ended.
+        # A strategy waits for other workers, which end early if the run is finished.
         with replicas.strategy(recipe.train.strategy).scope():
-            found = _run(recipe, directory)
-        return found if directory.writes else directory.metrics() or {}
+            metrics = _run(recipe, directory)
+        return metrics if directory.writes else directory.metrics() or {}
 
 
 def _run(recipe: DistillRecipe, directory: RunDirectory) -> dict[str, float]:
@@ -102,14 +106,14 @@ def _run(recipe: DistillRecipe, directory: RunDirectory) -> dict[str, float]:
     return metrics
 
 
-def terms_of(given: dict[str, dict[str, Any]]) -> list[Term]:
-    """Terms from their options by name, as a recipe has them.
+def terms_of(settings: dict[str, dict[str, Any]]) -> list[Term]:
+    """Builds terms from a recipe's options by name.
 
     Raises:
-        ValueError: for an unknown term or option, or a wrong value.
+        ValueError: if a term or option is unknown, or a value is invalid.
     """
-    found = []
-    for name, options in given.items():
+    terms = []
+    for name, options in settings.items():
         if name not in TERMS:
             raise ValueError(unknown("term", name, TERMS))
         known = [field.name for field in dataclasses.fields(TERMS[name])]
@@ -118,21 +122,21 @@ def terms_of(given: dict[str, dict[str, Any]]) -> list[Term]:
                 raise ValueError(unknown(f"option of {name}", key, known))
             if key in ("weight", "temperature") and not isinstance(value, int | float):
                 raise ValueError(f"{key} of {name} must be a number, got {value!r}.")
-        found.append(TERMS[name](**(options or {})))
-    return found
+        terms.append(TERMS[name](**(options or {})))
+    return terms
 
 
 def _task(cls: type[Task], path: str, max_length: int | None) -> Any:
-    """A saved task, or a checkpoint as that task."""
+    """Loads a saved task, or a checkpoint as that task."""
     expanded = expand(path)
     if not storage.is_saved(expanded):
         return cls.from_pretrained(
             path if not expanded.exists() else expanded, max_length=max_length
         )
-    found = tasks.load(expanded)
-    if type(found) is not cls:
-        raise ValueError(f"{path} is a {type(found).__name__}, expected a {cls.__name__}.")
-    return found
+    task = tasks.load(expanded)
+    if type(task) is not cls:
+        raise ValueError(f"{path} is a {type(task).__name__}, expected a {cls.__name__}.")
+    return task
 
 
 def _student(recipe: DistillRecipe, cls: type[Task], teacher: Task) -> Any:
@@ -144,13 +148,13 @@ def _student(recipe: DistillRecipe, cls: type[Task], teacher: Task) -> Any:
         expanded = expand(settings.path)
         path = settings.path if not expanded.exists() else expanded
         if storage.is_saved(expanded):
-            # Of another task, such as a masked language model of a general distillation.
-            before = tasks.load(expanded)
-            student = cls(before.backbone, before.tokenizer, **options)
+            # It may be another task, such as a masked language model of a general distillation.
+            saved = tasks.load(expanded)
+            student = cls(saved.backbone, saved.tokenizer, **options)
         else:
             student = cls.from_pretrained(path, **options, **settings.overrides)
     else:
-        made = student_of(
+        backbone = student_of(
             teacher.backbone,
             settings.num_layers,
             family=settings.family,
@@ -158,14 +162,14 @@ def _student(recipe: DistillRecipe, cls: type[Task], teacher: Task) -> Any:
             layers=None,
             **settings.overrides,
         )
-        student = cls(made, teacher.tokenizer, **options)
+        student = cls(backbone, teacher.tokenizer, **options)
         if settings.layers != "none":
             warm_start(student, teacher, settings.layers)
     if settings.word_vectors is not None:
-        share = load_word_vectors(
+        fraction = load_word_vectors(
             student.backbone, student.tokenizer, expand(settings.word_vectors)
         )
-        _log.info("%.1f %% of the vocabulary have word vectors.", 100 * share)
+        _log.info("%.1f %% of the vocabulary have word vectors.", 100 * fraction)
     return student
 
 
@@ -199,7 +203,7 @@ def _augmented(recipe: DistillRecipe, rows: tf.data.Dataset, folder: Path) -> tf
     assert settings is not None
     masked_lm = _task(tasks.MaskedLM, settings.masked_lm, recipe.max_length)
     vectors = settings.word_vectors
-    made = Augmentation(
+    augmentation = Augmentation(
         masked_lm,
         candidates=settings.candidates,
         probability=settings.probability,
@@ -208,7 +212,7 @@ def _augmented(recipe: DistillRecipe, rows: tf.data.Dataset, folder: Path) -> tf
         pair_with_original=settings.pair_with_original,
         seed=settings.seed,
     )
-    return augment(rows, made, folder)
+    return augment(rows, augmentation, folder)
 
 
 def _phase(
@@ -218,7 +222,7 @@ def _phase(
     validation: tf.data.Dataset | None,
     cache: Path,
 ) -> engine.Phase:
-    """A stage with its compiled distiller."""
+    """Compiles the distiller for a stage, and returns the stage as a phase."""
     settings = stage.train
     passes = _passes(distiller, stage, rows, cache)
     steps, epochs = passes.epochs(settings)
@@ -228,7 +232,7 @@ def _phase(
     engine.compile_model(distiller, settings, steps * epochs, factors=factors)
     if validation is not None:
         # Encoded once: the same examples are evaluated after each epoch.
-        examples = validation.batch(settings.batch_size or EXAMPLES)
+        examples = validation.batch(settings.batch_size or DEFAULT_BATCH_SIZE)
         validation = distiller.text_batches(examples).cache()
     return engine.Phase(
         distiller, lambda step: passes.between(step, steps * epochs), steps, epochs, validation
@@ -238,7 +242,7 @@ def _phase(
 def _passes(
     distiller: Distiller, stage: DistillStage, rows: tf.data.Dataset, folder: Path
 ) -> engine.Passes:
-    """Batches of token ids, with the teacher's inputs or outputs."""
+    """Returns batches of token ids, with the teacher's inputs or outputs."""
     settings = stage.train
     if stage.teacher_outputs == "cached":
         size = settings.batch_size
@@ -260,21 +264,24 @@ def _passes(
 def _metrics(
     recipe: DistillRecipe, cls: type[Task], student: Task, teachers: list[Task]
 ) -> dict[str, float]:
-    found: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     if recipe.data.dev is not None and student.objectives:
         rows = None if cls.labels_type is not None else _open(recipe, cls, student, "dev").rows
 
         def scores(task: Task) -> dict[str, float]:
             if rows is None:
                 return evaluate(task, recipe, "dev")
-            batches = rows.batch(recipe.train.batch_size or EXAMPLES)
+            batches = rows.batch(recipe.train.batch_size or DEFAULT_BATCH_SIZE)
             if not task.compiled:
                 task.compile()
             return task.evaluate(batches, return_dict=True, verbose=0)
 
-        found = scores(student)
-        each = [scores(teacher) for teacher in teachers]
-        found |= {f"teacher_{n}": sum(x[n] for x in each) / len(each) for n in each[0]}
-    found["parameters"] = student.count_params()
-    found["teacher_parameters"] = sum(teacher.count_params() for teacher in teachers)
-    return found
+        metrics = scores(student)
+        of_teachers = [scores(teacher) for teacher in teachers]
+        metrics |= {
+            f"teacher_{name}": sum(x[name] for x in of_teachers) / len(of_teachers)
+            for name in of_teachers[0]
+        }
+    metrics["parameters"] = student.count_params()
+    metrics["teacher_parameters"] = sum(teacher.count_params() for teacher in teachers)
+    return metrics

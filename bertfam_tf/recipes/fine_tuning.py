@@ -1,4 +1,4 @@
-"""One entry from a recipe to ``fit``, evaluation and a saved task."""
+"""Runs a recipe of fine-tuning: ``fit``, evaluation, a saved task."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bertfam_tf.recipes.splits import open_split, read_split, trainable_task
 from bertfam_tf.tasks.options import names as option_names
 from bertfam_tf.training import engine, replicas, tuning
 from bertfam_tf.training.learner import Learner
-from bertfam_tf.training.settings import EXAMPLES
+from bertfam_tf.training.settings import DEFAULT_BATCH_SIZE
 
 _log = logging.getLogger(__name__)
 
@@ -27,28 +27,32 @@ _log = logging.getLogger(__name__)
 def run(recipe: Recipe, *, flops: Flops | None = None) -> dict[str, float]:
     """Fine-tunes, evaluates on the dev split and saves.
 
-    The output directory gets ``recipe.yaml`` (every default written out), ``model`` (for
+    The output directory gets ``recipe.yaml`` with all defaults, ``model`` (for
     ``bertfam_tf.load``), ``metrics.json``, and the logs ``metrics.jsonl``, ``history.csv``,
-    ``tensorboard`` and ``curves.png``. A run that was killed resumes from its last training
-    checkpoint when it is started again with the same recipe, and ends as if it had not been killed;
-    one that is done returns the metrics that it wrote.
+    ``tensorboard`` and ``curves.png``. A killed run resumes from its last training checkpoint when
+    it is started again with the same recipe, and ends with the same result as an uninterrupted run;
+    a finished run returns its metrics.
+
+    Args:
+        recipe: the recipe.
+        flops: the same as for ``RunDirectory``.
 
     Returns:
-        The dev split's metrics; without one those of training in the last epoch, as
-        ``train_loss``.
+        The metrics of the dev split; without a dev split, the training metrics of the last epoch,
+        as ``train_loss``, …
 
     Raises:
-        ValueError: for a recipe, file or label that is not valid, when the output directory
-            holds another recipe's run, when the training checkpoint is damaged, and when the loss
-            is not finite any more: the text has examples of that batch.
-        OSError: when writing fails, on a full disk say, or another process is writing the output
-            directory; started again, the run resumes.
+        ValueError: if the recipe, a file or a label is invalid, the output directory has another
+            recipe's run, the training checkpoint is damaged, or the loss is not finite; the error
+            shows examples of that batch.
+        OSError: if writing fails, such as on a full disk, or another process is writing to the
+            output directory; the next run resumes.
     """
     with run_directory(recipe, flops) as directory:
         done = directory.metrics()
         if done is not None:
             return done
-        # After that, because a strategy waits for the other workers, which may have ended.
+        # A strategy waits for other workers, which end early if the run is finished.
         with replicas.strategy(recipe.train.strategy).scope():
             return _run(recipe, directory)
 
@@ -84,30 +88,30 @@ def evaluate(
     split: str,
     language: str | int | None = None,
 ) -> dict[str, float]:
-    """Metrics of a task on a split of the recipe's data.
+    """Computes the metrics of a task on a split of the recipe's data.
 
     Args:
         task: the task.
         recipe: its recipe.
         split: ``dev`` or ``test``.
-        language: of the split, for a task whose backbone has language embeddings; the files of
-            other languages are then left out. None for the task's language.
+        language: the language of the split, for a task whose backbone has language embeddings;
+            files of other languages are then skipped. None for the task's language.
 
     Returns:
-        the metrics of the split, and those of the files of other languages by names that begin with
-        the language, such as ``fr_accuracy``.
+        The metrics of the split, and of files of other languages with the language as prefix, such
+        as ``fr_accuracy``.
 
     Raises:
-        ValueError: for a split that the recipe does not have, or a language that the task does not
-            have; and as ``read_split`` raises it.
+        ValueError: if the recipe lacks the split, or the task the language; and as for
+            ``read_split``.
     """
     tables = [] if language is not None else list(_by_language(recipe.data, split))
     metrics = {}
     if getattr(recipe.data, split, None) is not None or not tables:
         metrics = _scores(task, recipe, recipe.data, split, language)
     for code, data in tables:
-        found = _scores(task, recipe, data, split, _language_of(task, code))
-        metrics |= {f"{code}_{name}": value for name, value in found.items()}
+        scores = _scores(task, recipe, data, split, _language_of(task, code))
+        metrics |= {f"{code}_{name}": value for name, value in scores.items()}
     return metrics
 
 
@@ -122,18 +126,18 @@ def _scores(
     settings = trainer_settings(recipe) if isinstance(recipe, Recipe) else None
     if task.objectives and not task.compiled:
         task.compile(**_metrics(recipe))
-    size = recipe.train.batch_size or EXAMPLES
+    size = recipe.train.batch_size or DEFAULT_BATCH_SIZE
     return task.score(rows, settings, batch_size=size, language=language)
 
 
 def _by_language(data: DataConfig, split: str) -> Iterator[tuple[str, DataConfig]]:
-    """The languages that are scored besides a split, and data with their files in its place."""
+    """Yields the languages with separate files for a split, and the data with these files."""
     for language, files in (getattr(data, f"{split}_languages", None) or {}).items():
         yield language, replace(data, **{split: files})
 
 
 def _language_of(task: tasks.Task, language: str) -> str | None:
-    """The language that a task is told of texts; None if its backbone does not distinguish any."""
+    """Returns the language for a task's preprocessor; None if the backbone has no languages."""
     languages = task.components.preprocessor.languages
     if not languages.count:
         return None
@@ -142,11 +146,10 @@ def _language_of(task: tasks.Task, language: str) -> str | None:
 
 
 def trainer_settings(recipe: Recipe) -> Any:
-    """Returns the settings of the model that trains the task of a recipe; None if it has none.
+    """Returns the settings of the model that trains the recipe's task; None for the task itself.
 
     Raises:
-        ValueError: for settings that the task does not have or need, and for a column of labels
-            that is missing or has no use.
+        ValueError: if the task has no such settings, or a column of labels is missing or unused.
     """
     cls = trainable_task(recipe.task)
     settings = None
@@ -178,7 +181,7 @@ def _build(recipe: Recipe, cls: Any, rows: tf.data.Dataset, names: list[str]) ->
 def task_options(
     recipe: Recipe, cls: Any, rows: tf.data.Dataset, names: list[str]
 ) -> dict[str, Any]:
-    """Returns the options of a task: those that the data decide, and the recipe's.
+    """Returns the options of a task: options that depend on the data, and the recipe's.
 
     Args:
         recipe: the recipe.
@@ -187,7 +190,7 @@ def task_options(
         names: the names of the labels.
 
     Raises:
-        ValueError: for an unknown option, or columns that are not the task's.
+        ValueError: if an option is unknown, or columns do not belong to the task.
     """
     known = [*option_names(cls.options_type), "language"]
     for name in recipe.options:
@@ -212,7 +215,7 @@ def _fit(
         recipe: the recipe.
         directory: the run directory.
         rows: the training examples.
-        factors: of learning rates, by weight; None for one rate.
+        factors: learning rate factors by weight; None for one rate.
     """
     settings = recipe.train
     count_tokens = getattr(model, "count_tokens", None)
@@ -223,7 +226,7 @@ def _fit(
     if recipe.data.dev is not None:
         names = getattr(model, "class_names", None)
         validation = read_split(recipe.data, "dev", recipe.task, names or None)
-        validation = validation.batch(settings.batch_size or EXAMPLES)
+        validation = validation.batch(settings.batch_size or DEFAULT_BATCH_SIZE)
 
     def batches(step: int) -> tf.data.Dataset:
         return passes.between(step, steps * epochs)
@@ -242,7 +245,7 @@ def _metrics(recipe: Recipe | DistillRecipe) -> dict[str, Any]:
 
 
 def choose_weights(task: tasks.Task, recipe: Recipe | MultiTaskRecipe) -> dict[str, float] | None:
-    """Freezes weights or adds LoRA; returns the factors of learning rates, None for one rate."""
+    """Freezes weights or adds LoRA; returns learning rate factors, or None for one rate."""
     frozen, backbone = recipe.model.frozen, task.backbone
     if frozen is not None:
         tuning.freeze(backbone, None if isinstance(frozen, str) else frozen)

@@ -1,4 +1,4 @@
-"""Trains several tasks on one backbone with a recipe."""
+"""Runs a recipe of several tasks on one backbone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bertfam_tf.recipes.fine_tuning import choose_weights, evaluate, run, task_o
 from bertfam_tf.recipes.schema import MultiTaskRecipe, Recipe
 from bertfam_tf.recipes.splits import Split, open_split, read_split, trainable_task
 from bertfam_tf.training import engine, replicas
-from bertfam_tf.training.settings import EXAMPLES
+from bertfam_tf.training.settings import DEFAULT_BATCH_SIZE
 
 _log = logging.getLogger(__name__)
 
@@ -21,10 +21,10 @@ _log = logging.getLogger(__name__)
 def run_multi_task(recipe: MultiTaskRecipe, *, flops: Flops | None = None) -> dict[str, float]:
     """Fine-tunes several tasks together, evaluates them on their dev splits and saves them.
 
-    The output directory is that of ``run``; its ``model`` is a ``MultiTask``.
+    The output directory is the same as for ``run``; its ``model`` is a ``MultiTask``.
 
     Returns:
-        The dev splits' metrics, each after the name of its task: ``sst2_accuracy``.
+        The metrics of the dev splits, with the task's name as prefix: ``sst2_accuracy``.
 
     Raises:
         ValueError, OSError: as for ``run``.
@@ -33,25 +33,25 @@ def run_multi_task(recipe: MultiTaskRecipe, *, flops: Flops | None = None) -> di
         done = directory.metrics()
         if done is not None:
             return done
-        # After that, because a strategy waits for the other workers, which may have ended.
+        # A strategy waits for other workers, which end early if the run is finished.
         with replicas.strategy(recipe.train.strategy).scope():
             return _run(recipe, directory)
 
 
 def evaluate_tasks(model: tasks.MultiTask, recipe: MultiTaskRecipe, split: str) -> dict[str, float]:
-    """Returns the metrics of the tasks whose recipe names a ``dev`` or ``test`` split.
+    """Returns the metrics of all tasks with a ``dev`` or ``test`` split.
 
     Raises:
-        ValueError: if none does.
+        ValueError: if no task has the split.
     """
-    found: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     names = [name for name in model if getattr(recipe.tasks[name].data, split) is not None]
     if not names:
         raise ValueError(f"The recipe names no {split} file.")
     for name in names:
         scores = evaluate(model[name], recipe.of(name), split)
-        found |= {f"{name}_{metric}": value for metric, value in scores.items()}
-    return found
+        metrics |= {f"{name}_{metric}": value for metric, value in scores.items()}
+    return metrics
 
 
 def _run(recipe: MultiTaskRecipe, directory: RunDirectory) -> dict[str, float]:
@@ -65,23 +65,23 @@ def _run(recipe: MultiTaskRecipe, directory: RunDirectory) -> dict[str, float]:
         splits[name] = open_split(each.data, "train", each.task)
         rows[name] = splits[name].rows
         options = task_options(recipe.of(name), cls, rows[name], splits[name].names)
-        if made:
-            first = next(iter(made.values()))
-            made[name] = cls(first.backbone, first.tokenizer, **options)
+        if built:
+            first = next(iter(built.values()))
+            built[name] = cls(first.backbone, first.tokenizer, **options)
         else:
             overrides = recipe.model.overrides
-            made[name] = cls.from_pretrained(recipe.model.path, **options, **overrides)
-    factors = choose_weights(next(iter(made.values())), recipe)
-    weights = {name: each.weight for name, each in recipe.tasks.items()}
-    model = tasks.MultiTask(made, loss_weights=weights)
-    # A mismatch is an error before anything is written.
+            built[name] = cls.from_pretrained(recipe.model.path, **options, **overrides)
+    factors = choose_weights(next(iter(built.values())), recipe)
+    weights = {name: config.weight for name, config in recipe.tasks.items()}
+    model = tasks.MultiTask(built, loss_weights=weights)
+    # Errors in the dev data are raised before anything is written.
     validation = {
-        name: read_split(each.data, "dev", each.task, getattr(made[name], "class_names", None))
-        for name, each in recipe.tasks.items()
-        if each.data.dev is not None
+        name: read_split(config.data, "dev", config.task, getattr(built[name], "class_names", None))
+        for name, config in recipe.tasks.items()
+        if config.data.dev is not None
     }
     passes = {
-        name: engine.text_passes(data, settings, made[name].count_tokens)
+        name: engine.text_passes(data, settings, built[name].count_tokens)
         for name, data in rows.items()
     }
     batches = _passes(model, recipe, passes)
@@ -91,14 +91,14 @@ def _run(recipe: MultiTaskRecipe, directory: RunDirectory) -> dict[str, float]:
     directory.begin()
     for split in splits.values():
         split.announce()
-    size = settings.batch_size or EXAMPLES
+    size = settings.batch_size or DEFAULT_BATCH_SIZE
     engine.train(
         engine.Phase(
             model,
             lambda step: batches.between(step, steps * epochs),
             steps,
             epochs,
-            {name: each.batch(size) for name, each in validation.items()} or None,
+            {name: data.batch(size) for name, data in validation.items()} or None,
         ),
         directory,
         settings,
@@ -115,21 +115,21 @@ def _run(recipe: MultiTaskRecipe, directory: RunDirectory) -> dict[str, float]:
 def _passes(
     model: tasks.MultiTask, recipe: MultiTaskRecipe, passes: dict[str, engine.Passes]
 ) -> engine.Passes:
-    """Batches of all tasks, each of one of them."""
+    """Mixes the batches of all tasks; each batch is of one task."""
 
     def mixed(number: int) -> tf.data.Dataset:
         texts = {
-            name: each.batches(number).apply(tf.data.experimental.assert_cardinality(each.steps))
-            for name, each in passes.items()
+            name: task.batches(number).apply(tf.data.experimental.assert_cardinality(task.steps))
+            for name, task in passes.items()
         }
         seed = engine.order_seed(recipe.train, number)
         return model.text_batches(texts, sampling=recipe.sampling, seed=seed)
 
-    return engine.Passes(sum(each.steps for each in passes.values()), mixed)
+    return engine.Passes(sum(task.steps for task in passes.values()), mixed)
 
 
 def train(recipe: Recipe | MultiTaskRecipe, *, flops: Flops | None = None) -> dict[str, float]:
-    """Trains, evaluates and saves what a recipe says; as ``run`` and ``run_multi_task``."""
+    """Trains, evaluates and saves one or several tasks; see ``run`` and ``run_multi_task``."""
     if isinstance(recipe, MultiTaskRecipe):
         return run_multi_task(recipe, flops=flops)
     return run(recipe, flops=flops)

@@ -1,4 +1,4 @@
-"""The network and the objectives that a recipe of pretraining on sentences names."""
+"""Builds the network and the objectives of a recipe of pretraining on sentences."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ _ALONE = {
 }
 # Losses are named after their heads.
 _LOSSES = {"mlm": "masked_lm"}
-# What a generator has in common with its discriminator, where the sizes agree (arXiv 2003.10555,
-# section 3.2).
+# Layers that generator and discriminator share if their sizes agree (arXiv 2003.10555, section
+# 3.2).
 _SHARED = ("token_embedding", "segment_embedding", "position_embedding", "embedding_norm")
 
 
@@ -61,9 +61,9 @@ class Pretraining(pretrained.Pretrained):
     """A model and its training.
 
     Fields:
-        learner: the Keras model, to be fitted on batches that ``batch`` returns.
+        learner: the Keras model to fit.
         masking: masks the inputs.
-        batch: maps a batch of ``Examples`` to one of the learner.
+        batch: converts a batch of ``Examples`` to the learner's inputs, targets and weights.
     """
 
     learner: Learner
@@ -74,17 +74,16 @@ class Pretraining(pretrained.Pretrained):
 def build(
     recipe: PretrainRecipe, tokenizer: Tokenizer, backbone: Backbone | None = None
 ) -> Pretraining:
-    """A model, and the objectives that the recipe names.
+    """Builds the model and the objectives of a recipe.
 
     Args:
-        recipe: of sentences.
-        tokenizer: of the model.
+        recipe: a recipe of pretraining on sentences.
+        tokenizer: the model's tokenizer.
         backbone: the model; None for a new one with random weights.
 
     Raises:
-        ValueError: for an unknown objective, objectives that exclude each other, or one that the
-            family, the format or the tokenizer does not allow; or for a checkpoint of another
-            model.
+        ValueError: if an objective is unknown, excludes another one, or does not fit the family,
+            format or tokenizer; or the checkpoint is of another model.
     """
     check(recipe)
     model = recipe.model
@@ -99,41 +98,41 @@ def build(
         fields.setdefault("num_languages", len(recipe.data.train))
     if backbone is None:
         backbone, fill = start(model, fields)
-        made = _network(recipe, backbone, fields, tokenizer)
-        fill(made.heads)
+        built = _network(recipe, backbone, fields, tokenizer)
+        fill(built.heads)
         if model.checkpoint is not None:
-            pretrained.fill_rest(expand(model.checkpoint), made)
+            pretrained.fill_rest(expand(model.checkpoint), built)
         pretrained.check_format(backbone)
-        return made
+        return built
     return _network(recipe, backbone, fields, tokenizer)
 
 
 def start(
     model: NewModelConfig, fields: Mapping[str, Any]
 ) -> tuple[Backbone, Callable[[Mapping[str, heads.Head]], None]]:
-    """The model that a recipe starts from.
+    """Returns the model that a recipe starts from.
 
     Args:
-        model: of the recipe.
-        fields: config fields that differ from those of the model's size.
+        model: the ``model`` section of the recipe.
+        fields: config fields that differ from the model's size.
 
     Returns:
-        The model with random weights, or those of the checkpoint, and a function that fills those
-        heads that the checkpoint has.
+        The model with random weights or the checkpoint's, and a function that fills heads from the
+        checkpoint.
 
     Raises:
-        ValueError: for a checkpoint of another model; it names what differs.
+        ValueError: if the checkpoint is of another model; the error names the difference.
     """
     if model.checkpoint is None:
         return models.build(model.family, model.size, **fields), lambda heads: None
-    wanted = models.config_of(model.family, model.size, **fields).to_dict()
+    config = models.config_of(model.family, model.size, **fields).to_dict()
     if "pooler" not in fields:
-        wanted.pop("pooler", None)  # missing in checkpoints whose heads do not read it
+        config.pop("pooler", None)  # missing in checkpoints whose heads do not read it
     path = str(expand(model.checkpoint))
-    checkpoint = Checkpoint(path, model.family, **wanted)
+    checkpoint = Checkpoint(path, model.family, **config)
 
-    def fill(made: Mapping[str, heads.Head]) -> None:
-        for name, head in made.items():
+    def fill(new_heads: Mapping[str, heads.Head]) -> None:
+        for name, head in new_heads.items():
             if checkpoint.has_head(name):
                 checkpoint.fill_head(head, name)
             else:
@@ -151,7 +150,7 @@ def _network(
     masking = _masking(recipe.masking, tokenizer)
     if "rtd" in weights:
         return _replaced_tokens(recipe, backbone, fields, masking)
-    made: dict[str, heads.Head] = {}
+    family_heads: dict[str, heads.Head] = {}
     other_heads: dict[str, Any] = {}
     objectives: list[Objective] = []
     if "tlm" in weights:
@@ -160,26 +159,26 @@ def _network(
                 raise ValueError(
                     f"{backbone.family} has no input {name}, which the objective tlm needs."
                 )
-        made["masked_lm"] = _head(backbone, "masked_lm", "tlm")
+        family_heads["masked_lm"] = _head(backbone, "masked_lm", "tlm")
         losses = {_LOSSES.get(name, name): weight for name, weight in weights.items()}
-        objectives.append(TranslatedTokens(made["masked_lm"], losses))
+        objectives.append(TranslatedTokens(family_heads["masked_lm"], losses))
         weights = {}
     for name, weight in weights.items():
         if name == "mlm":
-            made["masked_lm"] = _head(backbone, "masked_lm", name)
-            objectives.append(MaskedTokens(made["masked_lm"], weight))
+            family_heads["masked_lm"] = _head(backbone, "masked_lm", name)
+            objectives.append(MaskedTokens(family_heads["masked_lm"], weight))
         elif name == "sbo":
             other_heads[name] = span_boundary_head(backbone)
             objectives.append(SpanBoundary(other_heads[name], weight))
         else:
-            made["pair"] = _head(backbone, "pair", name)
-            objectives.append(PairLabels(made["pair"], weight))
-    outputs = {"sequence_output", *(head.reads for head in made.values())}
+            family_heads["pair"] = _head(backbone, "pair", name)
+            objectives.append(PairLabels(family_heads["pair"], weight))
+    outputs = {"sequence_output", *(head.reads for head in family_heads.values())}
     inputs = _inputs(backbone, recipe)
     learner = Learner(inputs, backbone(inputs, outputs=outputs), objectives)
     return Pretraining(
         backbone=backbone,
-        heads=made,
+        heads=family_heads,
         other_heads=other_heads,
         learner=learner,
         masking=masking,
@@ -191,7 +190,7 @@ def check(recipe: PretrainRecipe) -> None:
     """Checks the objectives of a recipe, and the settings that they need.
 
     Raises:
-        ValueError: for unknown objectives, or settings that do not fit.
+        ValueError: if an objective is unknown, or settings do not fit.
     """
     names = list(recipe.objectives)
     for name in names:
@@ -207,14 +206,14 @@ def check(recipe: PretrainRecipe) -> None:
         raise ValueError("objectives must have either nsp or sop, got both.")
     for name, reason in _ALONE.items():
         if name in names and len(names) > 1:
-            raise ValueError(f"{name} {reason}, and allows no other.")
+            raise ValueError(f"{name} {reason}, and cannot be combined with other objectives.")
     if "tlm" in names and set(names) - {"tlm", "mlm"}:
-        raise ValueError(f"tlm allows only mlm beside it, got {', '.join(names)}.")
+        raise ValueError(f"tlm can only be combined with mlm, got {', '.join(names)}.")
     data = recipe.data
     if {bool(data.train_translations), bool(data.dev_translations)} != {"tlm" in names}:
         raise ValueError(
-            "data.train_translations and data.dev_translations must be given for tlm, and for it "
-            f"alone; objectives are {', '.join(names)}."
+            "data.train_translations and data.dev_translations are required by tlm and allowed "
+            f"only with it; objectives are {', '.join(names)}."
         )
     by_language = isinstance(data.train, dict)
     if by_language != isinstance(data.dev, dict):
@@ -225,7 +224,7 @@ def check(recipe: PretrainRecipe) -> None:
         raise ValueError("Lists of files in data.train must be empty for tlm without mlm.")
     if "rtd" in names and any(stage.layers is not None for stage in recipe.stages):
         raise ValueError(
-            "layers of stages must be null or omitted for rtd, whose generator would not grow."
+            "stages[i].layers must be null or omitted for rtd, whose generator would not grow."
         )
     if {"nsp", "sop"} & set(names) and recipe.data.format not in PAIR_FORMATS:
         raise ValueError(
@@ -242,22 +241,24 @@ def _has_languages(family: str) -> bool:
 
 def _inputs(backbone: Backbone, recipe: PretrainRecipe) -> dict[str, Any]:
     inputs = backbone.token_inputs
-    given = ["token_ids", "padding_mask", "segment_ids", "position_ids"]
+    available = ["token_ids", "padding_mask", "segment_ids", "position_ids"]
     if isinstance(recipe.data.train, dict):
-        given.append("language_ids")
+        available.append("language_ids")
     elif "language_ids" in inputs:
         raise ValueError(
             f"{backbone.family} has the input language_ids: data.train must be a table of files by "
             "language, such as {en: [en.txt], fr: [fr.txt]}."
         )
     for name in inputs:
-        if name not in given:
-            raise ValueError(f"{backbone.family} has the input {name}, which text files do not.")
+        if name not in available:
+            raise ValueError(
+                f"{backbone.family} has the input {name}, which text files do not provide."
+            )
     return inputs
 
 
 def _with_inputs(names: Collection[str]) -> Callable[..., tuple]:
-    """Batches without the inputs that a model does not have."""
+    """Returns a function that selects a model's inputs from a batch."""
 
     def batch(inputs: Mapping[str, tf.Tensor], targets: Any, weights: tf.Tensor) -> tuple:
         if "position_ids" in names and "position_ids" not in inputs:
@@ -297,7 +298,7 @@ def _permuted_tokens(
     head = _head(backbone, "permutation_lm", "plm")
     names = _inputs(backbone, recipe)
     inputs = {name: backbone.input[name] for name in (*names, "perm_mask", "target_mapping")}
-    # Tokens are predicted where they are, and none is replaced.
+    # Tokens are predicted in place, without masks.
     masking = _masking(replace(recipe.masking, masked=0.0, random=0.0), tokenizer)
     permutation = Permutation(masking)
     select = _with_inputs(names)
@@ -308,9 +309,9 @@ def _permuted_tokens(
         hidden, mapping = permutation.order(
             inputs["token_ids"], targets["positions"], weights, targets["seeds"]
         )
-        given, _, _ = select(inputs, targets, weights)
-        given |= {"perm_mask": hidden, "target_mapping": mapping}
-        return given, {"token_ids": targets["token_ids"]}, weights
+        selected, _, _ = select(inputs, targets, weights)
+        selected |= {"perm_mask": hidden, "target_mapping": mapping}
+        return selected, {"token_ids": targets["token_ids"]}, weights
 
     objective = PermutedTokens(head, recipe.objectives["plm"])
     learner = Learner(inputs, backbone(inputs, outputs={head.reads}), [objective])
@@ -324,9 +325,9 @@ def _permuted_tokens(
 
 
 def _quarter(backbone: Backbone) -> dict[str, int]:
-    """Returns the fields of a generator with a quarter of a model's attention heads, and as wide.
+    """Returns the fields of a generator with a quarter of a model's attention heads and width.
 
-    Section 3.2 of arXiv 2003.10555 finds a quarter to a half of the discriminator's size best.
+    A quarter to a half of the discriminator's size is best (arXiv 2003.10555, section 3.2).
     """
     config = backbone.config
     count = max(config.num_heads // 4, 1)
@@ -366,9 +367,9 @@ def _replaced_tokens(
     def batch(
         inputs: Mapping[str, tf.Tensor], targets: Mapping[str, tf.Tensor], weights: tf.Tensor
     ) -> tuple:
-        given = {name: inputs[name] for name in names}
-        given |= {"positions": targets["positions"], "weights": weights}
-        return given, {name: targets[name] for name in ("token_ids", "originals")}
+        selected = {name: inputs[name] for name in names}
+        selected |= {"positions": targets["positions"], "weights": weights}
+        return selected, {name: targets[name] for name in ("token_ids", "originals")}
 
     learner = Learner(inputs, outputs, [objective])
     return Pretraining(

@@ -1,9 +1,9 @@
-"""What a run of pretraining leaves: the model, its heads, and what only pretraining reads.
+"""The results of pretraining: the model, its heads, and files that only pretraining reads.
 
-A directory has a checkpoint in Hugging Face's format, or in this package's own one where Hugging
-Face's cannot represent the model or its tokenizer. Beside it are
+A directory has a checkpoint in Hugging Face's format, or in this package's own format if Hugging
+Face's cannot represent the model or its tokenizer. It may also have
 
-* ``generator``, for replaced token detection: the generator, a checkpoint of its own;
+* ``generator``, for replaced token detection: the generator, a complete checkpoint;
 * ``pretraining_heads.safetensors``: weights by variable path of heads that the family does not
   have, such as SpanBERT's for span boundaries. No loader of models reads this file.
 """
@@ -37,19 +37,19 @@ from bertfam_tf.sources import (
 from bertfam_tf.tasks import publish, storage
 from bertfam_tf.text import Tokenizer
 
-# The task that ``bf.load`` makes of a model in our own format, by its head.
+# The task that ``bf.load`` builds from a model in this package's format, by its head.
 _TASKS = {"masked_lm": "MaskedLM", "permutation_lm": "CausalLM"}
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pretrained:
-    """The parts of a pretrained model.
+    """A pretrained model and its heads.
 
     Fields:
         backbone: the model.
-        heads: its heads that the family has, by name.
-        other_heads: heads of objectives that the family does not have, by objective.
+        heads: the heads that the family defines, by name.
+        other_heads: heads of objectives that the family does not define, by objective.
         generator: the generator of ``rtd`` and its head, or None.
     """
 
@@ -81,15 +81,15 @@ def write(
         directory: the directory.
         made: the trained model.
         tokenizer: its tokenizer.
-        length: maximum number of tokens of an input, if the model has no number of positions.
+        length: the maximum number of tokens of an input, if the model has no number of positions.
         languages: ids by language code, for a model with the input ``language_ids``.
 
     Raises:
-        CheckpointError: for weights that are not finite.
+        CheckpointError: if weights are not finite.
         OSError: if writing fails, for example because the disk is full.
     """
     if made.generator is not None:
-        # Without the prefix of its paths, which tells it from the discriminator.
+        # A copy without the prefix of its paths, which distinguishes it from the discriminator.
         with filled_later():
             generator = Backbone(made.backbone.family, made.generator[0].config)
             head = heads.build(generator, made.generator[1].kind)
@@ -103,8 +103,8 @@ def write(
         for other in made.other_heads.values():
             weights |= plain_weights(other)
         safetensors.write(weights, directory / PRETRAINING_HEADS)
-    found = list(made.heads.values())
-    _write_model(directory, made.backbone, tokenizer, found, length, languages)
+    family_heads = list(made.heads.values())
+    _write_model(directory, made.backbone, tokenizer, family_heads, length, languages)
     if made.other_heads:
         # safetensors creates files that only the owner can read.
         shutil.copymode(directory / safetensors.SINGLE, directory / PRETRAINING_HEADS)
@@ -114,7 +114,7 @@ def _write_model(
     directory: Path,
     backbone: Backbone,
     tokenizer: Tokenizer,
-    found: Sequence[heads.Head],
+    family_heads: Sequence[heads.Head],
     length: int,
     languages: Mapping[str, int] | None,
 ) -> None:
@@ -125,7 +125,7 @@ def _write_model(
             directory,
             backbone,
             tokenizer,
-            found,
+            family_heads,
             inputs=backbone.token_inputs,
             max_length=length,
             values={"lang2id": dict(languages)} if languages else None,
@@ -136,10 +136,10 @@ def _write_model(
     for path in set(directory.iterdir()) - before:
         path.unlink()
     weights = plain_weights(backbone)
-    for head in found:
+    for head in family_heads:
         weights |= plain_weights(head)
-    names = [head.kind for head in found]
-    # A task of several languages is for one of them.
+    names = [head.kind for head in family_heads]
+    # A saved task needs a language, which this model leaves open.
     task = None if languages else next((_TASKS[name] for name in names if name in _TASKS), None)
     description = {
         "bertfam_tf": bertfam_tf.__version__,
@@ -154,7 +154,7 @@ def _write_model(
 
 
 def _warn(error: UnrepresentableError) -> None:
-    # The cause is the reason alone, without what is written instead.
+    # The cause only has the reason; the message also says what would be written instead.
     _log.warning(
         "%s The model is saved in this package's own format, which from_pretrained and "
         "load_backbone read, and transformers does not.",
@@ -163,15 +163,15 @@ def _warn(error: UnrepresentableError) -> None:
 
 
 def fill_rest(path: str | Path, made: Pretrained) -> None:
-    """Fills what only pretraining reads from the directory of an earlier run.
+    """Fills the generator and other heads from the directory of an earlier run.
 
     Args:
-        path: of the model that the backbone was loaded from.
-        made: whose generator and other heads are filled. Embeddings that a generator shares with
-            its discriminator keep their values.
+        path: the path of the model that the backbone was loaded from.
+        made: the model to fill. Embeddings that a generator shares with its discriminator keep
+            their values.
 
     Raises:
-        CheckpointError: for a checkpoint of another generator, or without one.
+        CheckpointError: if the checkpoint has no generator, or another one.
     """
     directory = resolve(path)
     if made.generator is not None:
@@ -183,8 +183,8 @@ def fill_rest(path: str | Path, made: Pretrained) -> None:
         if stored is None or stored.keys().isdisjoint(paths):
             _log.info("The %s head is initialized at random: %s has none.", name, directory)
             continue
-        # Those of other heads, whose objectives this recipe does not have.
-        others = [re.escape(each) for each in stored if not each.startswith(f"{head.name}/")]
+        # The file may have other heads, whose objectives are not in this recipe.
+        others = [re.escape(path) for path in stored if not path.startswith(f"{head.name}/")]
         fill(head.weights, stored, paths, others, f"{file} and the {name} head")
 
 
@@ -211,5 +211,5 @@ def _fill_generator(
 
 
 def _by_path(model: keras.layers.Layer) -> dict[str, keras.Variable]:
-    """The weights by path, without the prefix that a generator's have in training."""
+    """Returns weights by path, without the generator's prefix in training."""
     return {weight.path.removeprefix(f"{GENERATOR}/"): weight for weight in model.weights}

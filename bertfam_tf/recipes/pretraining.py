@@ -1,4 +1,4 @@
-"""Trains a language model on a stream of text with a recipe."""
+"""Runs a recipe of pretraining."""
 
 from __future__ import annotations
 
@@ -25,26 +25,30 @@ from bertfam_tf.training.stream_lm import StreamLM
 
 
 def pretrain(recipe: PretrainRecipe, *, flops: Flops | None = None) -> dict[str, Any]:
-    """Trains a language model on text files, from random weights or from a checkpoint.
+    """Pretrains a model on text files, from random weights or from a checkpoint.
 
-    The output directory contains the recipe, the trained model, and the history as CSV with the
-    losses and metrics of the training and the held-out text in each epoch, and, where matplotlib is
-    installed, as the picture ``curves.png``. Causal models are trained on a stream of text, and
-    saved as a ``CausalLM``. Others are trained on sentences, and saved as a checkpoint with the
-    heads that were trained and the tokenizer, which ``from_pretrained`` of any task reads: in
-    transformers' format, or if that cannot represent the model, in this package's. An interrupted
-    run resumes after the last training checkpoint; a finished run returns its stored metrics.
+    The output directory gets the recipe, the trained model, and the losses and metrics of training
+    and held-out text in each epoch, as ``history.csv`` and, if matplotlib is installed,
+    ``curves.png``. Causal models are trained on a stream of text, and saved as a ``CausalLM``.
+    Others are trained on sentences, and saved as a checkpoint with the trained heads and the
+    tokenizer, which ``from_pretrained`` of any task reads: in transformers' format, or in this
+    package's if that cannot represent the model. An interrupted run resumes after the last training
+    checkpoint; a finished run returns its stored metrics.
+
+    Args:
+        recipe: the recipe.
+        flops: the same as for ``RunDirectory``.
 
     Returns:
-        Of a stream ``perplexity`` of the held-out text, ``tokens``, the size of the training text,
-        and ``samples``, a text for each prompt; else what ``sentences.pretrain_on_sentences``
-        returns.
+        For a stream, ``perplexity`` of the held-out text, ``tokens``, the size of the training
+        text, and ``samples``, a text for each prompt; else the result of
+        ``sentences.pretrain_on_sentences`` or ``words.pretrain_on_words``.
 
     Raises:
-        ValueError: for an invalid recipe or file, an output directory that contains the run of
-            another recipe, or a damaged training checkpoint.
+        ValueError: if the recipe or a file is invalid, the output directory has the run of another
+            recipe, or a training checkpoint is damaged.
         OSError: if writing fails, for example because the disk is full, or another process is
-            writing the directory; the next run resumes.
+            writing to the directory; the next run resumes.
     """
     with run_directory(recipe, flops) as directory:
         done = directory.metrics()
@@ -52,21 +56,21 @@ def pretrain(recipe: PretrainRecipe, *, flops: Flops | None = None) -> dict[str,
             return done
         formats = {"stream": _pretrain_on_stream, words.FORMAT: words.pretrain_on_words}
         train = formats.get(recipe.data.format, pretrain_on_sentences)
-        # After that, because a strategy waits for the other workers, which may have ended.
+        # A strategy waits for other workers, which end early if the run is finished.
         with replicas.strategy(recipe.train.strategy).scope():
-            found = train(recipe, directory)
-            directory.finish(found)
-        return found if directory.writes else directory.metrics() or {}
+            metrics = train(recipe, directory)
+            directory.finish(metrics)
+        return metrics if directory.writes else directory.metrics() or {}
 
 
 def _pretrain_on_stream(recipe: PretrainRecipe, directory: RunDirectory) -> dict[str, Any]:
     if recipe.train.batch_size is None:
         raise ValueError(
-            "train.batch_tokens is for fine-tuning: in pretraining on a stream a batch has "
-            "train.batch_size parts of data.length tokens."
+            "train.batch_tokens must be null for pretraining on a stream, whose batches have "
+            "train.batch_size segments of data.length tokens."
         )
     if recipe.stages:
-        raise ValueError("stages must be empty on a stream; they are for sentences.")
+        raise ValueError("stages must be empty for pretraining on a stream.")
     if list(recipe.objectives) != ["clm"]:
         raise ValueError(f"objectives must be clm on a stream, got {', '.join(recipe.objectives)}.")
     if isinstance(recipe.data.train, dict) or isinstance(recipe.data.dev, dict):
@@ -77,7 +81,7 @@ def _pretrain_on_stream(recipe: PretrainRecipe, directory: RunDirectory) -> dict
         lines = read_lines(find_files(map(expand, files)))
         return token_stream(lines, tokenizer, recipe.data.end, file)
 
-    # On disk, because it may be larger than memory; each worker has a file of its own.
+    # On disk, because the stream may be larger than memory; each worker has its own file.
     with scratch(directory.path / "tokens") as folder:
         train = stream(recipe.data.train, folder / "train")
         dev = stream(recipe.data.dev)

@@ -1,4 +1,4 @@
-"""Reads recipes: YAML in, one key for one dataclass field, unknown keys refused."""
+"""Reads recipes from YAML; each key is a field of a dataclass, and unknown keys are errors."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def load_recipe(
     """Reads a recipe.
 
     Args:
-        file: YAML.
-        kind: ``Recipe``, ``PretrainRecipe`` or ``DistillRecipe``.
-        overrides: ``key=value`` with dots into sections and lists, such as ``train.epochs=1`` or
-            ``stages.0.steps=10``; the value is YAML.
+        file: the YAML file.
+        overrides: ``key=value`` with dotted keys into sections and lists, such as
+            ``train.epochs=1`` or ``stages.0.steps=10``; the value is YAML.
+        kind: the class of the recipe, such as ``Recipe`` or ``PretrainRecipe``.
 
     Raises:
-        ValueError: when the file is missing or not a YAML mapping, a key is unknown (the text
+        ValueError: if the file is missing or not a YAML mapping; or a key is unknown (the error
             names the nearest one), missing, or has a value of another type.
     """
     path = Path(file)
@@ -45,7 +45,7 @@ def read_values(path: Path) -> dict[str, Any]:
     """Returns the keys and values of a recipe's file, without checking them.
 
     Raises:
-        ValueError: when the file is missing or not a YAML mapping.
+        ValueError: if the file is missing or not a YAML mapping.
     """
     if not path.is_file():
         raise ValueError(f"There is no recipe {path}.")
@@ -66,32 +66,31 @@ def kind_of(values: dict[str, Any]) -> type:
 
 
 def load_run(file: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> Any:
-    """The ``Recipe``, ``MultiTaskRecipe`` or ``DistillRecipe`` in a file, as ``load_recipe``."""
+    """Reads a ``Recipe``, ``MultiTaskRecipe`` or ``DistillRecipe``; see ``load_recipe``."""
     values = parsing.read_yaml(Path(file)) if Path(file).is_file() else None
     kinds = {"teacher": DistillRecipe, "tasks": MultiTaskRecipe}
-    found = [kinds[key] for key in kinds if isinstance(values, dict) and key in values]
-    return load_recipe(file, overrides, found[0] if found else Recipe)
+    matching = [kinds[key] for key in kinds if isinstance(values, dict) and key in values]
+    return load_recipe(file, overrides, matching[0] if matching else Recipe)
 
 
 def with_defaults(text: str, kind: type) -> str:
-    """Returns the YAML of a recipe with every default written out.
+    """Returns the YAML of a recipe with all defaults, or invalid text unchanged.
 
-    Recipes of an earlier version lack fields that were added since. What is not a valid recipe is
-    returned unchanged.
+    Recipes of an earlier version lack fields that were added since.
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # of names that were changed since
+            warnings.simplefilter("ignore", FutureWarning)  # of renamed keys
             return build(parsing.parse_yaml(text, "recipe"), Path("recipe"), kind).to_yaml()
     except (ValueError, AttributeError):
         return text
 
 
 def expand(path: str) -> Path:
-    """A path of a recipe, with ``$NAME`` and ``~`` replaced.
+    """Returns a path of a recipe, with ``$NAME`` and ``~`` expanded.
 
     Raises:
-        ValueError: when a variable is not set.
+        ValueError: if a variable is not set.
     """
     expanded = os.path.expanduser(os.path.expandvars(path))
     unset = re.search(r"\$\{?(\w+)", expanded)
@@ -118,37 +117,37 @@ def set_value(values: dict[str, Any], key: str, value: Any) -> None:
 
     Args:
         values: keys and values of a recipe.
-        key: its key, with dots into sections and lists, such as ``stages.0.steps``.
+        key: a dotted key into sections and lists, such as ``stages.0.steps``.
         value: the value.
 
     Raises:
-        ValueError: for a key into what is neither a section nor a list, and an item that a list
-            does not have.
+        ValueError: if the key leads into a value that is neither a section nor a list, or a list
+            has no such item.
     """
     *sections, last = key.split(".")
-    place: Any = values
+    parent: Any = values
     for section in sections:
-        place = place[_index(place, section)] if isinstance(place, list) else _open(place, section)
-        if not isinstance(place, dict | list):
+        if isinstance(parent, list):
+            parent = parent[_index(parent, section)]
+        else:
+            if parent.get(section) is None:
+                parent[section] = {}
+            parent = parent[section]
+        if not isinstance(parent, dict | list):
             raise ValueError(f"{section} is not a section.")
-    place[_index(place, last) if isinstance(place, list) else last] = value
-
-
-def _open(values: dict[str, Any], section: str) -> Any:
-    """A section, created where it is missing or null."""
-    if values.get(section) is None:
-        values[section] = {}
-    return values[section]
+    parent[_index(parent, last) if isinstance(parent, list) else last] = value
 
 
 def _index(items: list[Any], text: str) -> int:
     if not text.isdecimal() or int(text) >= len(items):
-        raise ValueError(f"{text} is no item of a list of {len(items)}, which are numbered from 0.")
+        raise ValueError(
+            f"{text} is not an item of a list of {len(items)}, which are numbered from 0."
+        )
     return int(text)
 
 
 def build_section(values: dict[str, Any], kind: type, name: str) -> Any:
-    """Returns the dataclass of a section whose type the recipe does not know.
+    """Builds the dataclass of a section whose type depends on the task.
 
     Args:
         values: the section.
@@ -156,7 +155,7 @@ def build_section(values: dict[str, Any], kind: type, name: str) -> Any:
         name: the section's name, for errors.
 
     Raises:
-        ValueError: for unknown keys or values of another type.
+        ValueError: if a key is unknown or a value has another type.
     """
     _check_keys(values, kind, None, name)
     try:
@@ -166,7 +165,7 @@ def build_section(values: dict[str, Any], kind: type, name: str) -> Any:
 
 
 def build(values: dict[str, Any], path: Path, kind: type) -> Any:
-    """Returns the dataclass of a recipe.
+    """Builds the dataclass of a recipe.
 
     Args:
         values: keys and values.
@@ -191,7 +190,7 @@ def build(values: dict[str, Any], path: Path, kind: type) -> Any:
 
 
 def _check_keys(values: dict[str, Any], kind: type, path: Path | None, section: str = "") -> None:
-    """Raises ValueError for a key that is no field of ``kind``, in sections and lists of them."""
+    """Raises ValueError for a key that is not a field of ``kind``, also in nested sections."""
     types = typing.get_type_hints(kind)
     file = "" if path is None else f"{path}: "
     for key, value in values.items():
@@ -199,24 +198,25 @@ def _check_keys(values: dict[str, Any], kind: type, path: Path | None, section: 
             where = f"key in section {section}" if section else "key"
             raise ValueError(f"{file}{unknown(where, str(key), types)}")
         name = f"{section}.{key}" if section else key
-        # To Python a bool is an integer, and to YAML a bare "no" is a bool.
+        # In Python a bool is an integer, and in YAML a bare "no" is a bool.
         if isinstance(value, bool) and types[key] is not bool:
             raise ValueError(f"{file}{name} is {value}; a name such as no needs quotes.")
-        inner = [each for each in (types[key], *typing.get_args(types[key])) if _is_section(each)]
-        if inner:
-            for at, each in _sections(value, types[key], name):
-                _check_keys(each, inner[0], path, at)
+        candidates = (types[key], *typing.get_args(types[key]))
+        section_types = [candidate for candidate in candidates if _is_section(candidate)]
+        if section_types:
+            for inner_name, inner in _sections(value, types[key], name):
+                _check_keys(inner, section_types[0], path, inner_name)
 
 
 def _sections(value: Any, kind: Any, name: str) -> list[tuple[str, dict[str, Any]]]:
-    """The sections in a value, a list of them or a table of them, with their names."""
+    """Returns the sections in a value, a list or a table, with their names."""
     if typing.get_origin(kind) is dict and isinstance(value, dict):
-        found = [(f"{name}.{key}", each) for key, each in value.items()]
+        items = [(f"{name}.{key}", item) for key, item in value.items()]
     elif isinstance(value, list):
-        found = [(f"{name}.{i}", each) for i, each in enumerate(value)]
+        items = [(f"{name}.{i}", item) for i, item in enumerate(value)]
     else:
-        found = [(name, value)]
-    return [(at, each) for at, each in found if isinstance(each, dict)]
+        items = [(name, value)]
+    return [(item_name, item) for item_name, item in items if isinstance(item, dict)]
 
 
 def _is_section(kind: Any) -> bool:
@@ -224,8 +224,8 @@ def _is_section(kind: Any) -> bool:
 
 
 def _number(value: Any) -> Any:
-    # YAML 1.1 reads 5e-5 as a string and 1 as an integer where a float is meant. Other
-    # values are kept, and dacite names the field that does not take them.
+    # YAML 1.1 reads 5e-5 as a string, and 1 as an integer. Other values are kept, so that dacite
+    # names their field in its error.
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):

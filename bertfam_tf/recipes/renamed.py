@@ -1,4 +1,4 @@
-"""Keys of recipes that have another name since version 0.1: read with a warning, never written."""
+"""Keys of recipes that were renamed since version 0.1: read with a warning, never written."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from bertfam_tf.validation import one_of
 
 @dataclass(frozen=True)
 class Renamed:
-    """A key that has another name.
+    """A renamed key.
 
     Attributes:
-        sections: where it is, a key for each level, ``*`` for any key or index.
+        sections: the path of its section, a key for each level, ``*`` for any key or index.
         old, new: the names.
-        values: the new values by the old ones; empty if they are the same.
+        values: the new values by the old ones; empty if they are unchanged.
     """
 
     sections: tuple[str, ...]
@@ -37,41 +37,41 @@ RENAMED = (
 
 
 def with_new_names(values: dict[str, Any]) -> dict[str, Any]:
-    """Returns the values of a recipe, read from YAML, with today's names.
+    """Returns the values of a recipe, read from YAML, with the current names.
 
     Raises:
-        ValueError: for a key that is there with both names, or an unknown value of an old key.
+        ValueError: if a key has both names, or an old key has an unknown value.
     """
-    for each in RENAMED:
-        values = _renamed(values, each.sections, each, "")
+    for row in RENAMED:
+        values = _renamed(values, row.sections, row, "")
     return values
 
 
-def _renamed(values: Any, sections: tuple[str, ...], each: Renamed, path: str) -> Any:
+def _renamed(values: Any, sections: tuple[str, ...], row: Renamed, path: str) -> Any:
     if sections:
         keys = list(_matching(values, sections[0]))
         copy = values.copy() if keys else values
         for key in keys:
-            copy[key] = _renamed(values[key], sections[1:], each, f"{path}{key}.")
+            copy[key] = _renamed(values[key], sections[1:], row, f"{path}{key}.")
         return copy
-    if not isinstance(values, dict) or each.old not in values:
+    if not isinstance(values, dict) or row.old not in values:
         return values
-    value = values[each.old]
-    rest = {key: x for key, x in values.items() if key != each.old}
+    value = values[row.old]
+    rest = {key: x for key, x in values.items() if key != row.old}
     if value is None:
         return rest
-    old, new = f"{path}{each.old}", f"{path}{each.new}"
-    if each.new in rest:
+    old, new = f"{path}{row.old}", f"{path}{row.new}"
+    if row.new in rest:
         raise ValueError(f"{old} is called {new}, got both; remove {old}.")
-    if each.values:
-        one_of(old, value, each.values, f"; it is called {new}")
-        value = each.values[value]
+    if row.values:
+        one_of(old, value, row.values, f"; it is called {new}")
+        value = row.values[value]
     warnings.warn(
         f"{old} is called {new}; the old name is for version 0.1 only.", FutureWarning, stacklevel=2
     )
-    # In the place of the old key: the order of objectives is the order of their losses.
+    # At the position of the old key: the order of objectives is the order of their losses.
     return {
-        each.new if key == each.old else key: value if key == each.old else x
+        row.new if key == row.old else key: value if key == row.old else x
         for key, x in values.items()
     }
 

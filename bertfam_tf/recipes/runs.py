@@ -1,4 +1,4 @@
-"""Runs beside each other: what they have in their directories, as a table and as curves."""
+"""Compares runs, as a table and as curves; sweeps over settings."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from bertfam_tf.recipes.reading import expand, load_run
 from bertfam_tf.training.callbacks.history import History
 
 SEED = "train.seed"
-_WITHOUT_NAME = ("output",)
+_IGNORED = ("output",)
 _log = logging.getLogger(__name__)
 
 
 class Run(NamedTuple):
-    """A run directory.
+    """The contents of a run directory.
 
     Fields:
-        path: of the directory.
-        settings: the keys of its recipe, with dots, and their values.
-        metrics: its results; empty for a run that is not finished.
+        path: the path of the directory.
+        settings: the values of its recipe by dotted keys.
+        metrics: its results; empty if the run is not finished.
         epochs: the rows of its history.
-        finished: whether it is.
+        finished: whether the run is finished.
     """
 
     path: Path
@@ -43,22 +43,22 @@ class Run(NamedTuple):
 
 
 def read_runs(paths: Iterable[str | Path]) -> list[Run]:
-    """The runs in directories, and in the directories inside of them, sorted by path.
+    """Reads the runs in directories, recursively, sorted by path.
 
-    Runs with a damaged file are logged and left out.
+    Runs with a damaged file are logged and skipped.
 
     Raises:
-        ValueError: if there is none, or all are damaged.
+        ValueError: if there are no runs, or all are damaged.
     """
-    given = [Path(path) for path in paths]
-    found = sorted({file.parent for path in given for file in path.rglob(RECIPE)})
-    if not found:
-        raise ValueError(f"There is no {RECIPE} of a run in {', '.join(map(str, given))}.")
+    roots = [Path(path) for path in paths]
+    directories = sorted({file.parent for root in roots for file in root.rglob(RECIPE)})
+    if not directories:
+        raise ValueError(f"There is no {RECIPE} of a run in {', '.join(map(str, roots))}.")
     runs: list[Run] = []
     errors: list[Exception] = []
-    for path in found:
+    for directory in directories:
         try:
-            runs.append(_read(path))
+            runs.append(_read(directory))
         except (ValueError, OSError) as error:
             errors.append(error)
     if not runs:
@@ -80,29 +80,29 @@ def _read(path: Path) -> Run:
 
 
 def differing(runs: Sequence[Run]) -> list[str]:
-    """Keys of the recipes whose values are not the same in all runs, without the output."""
-    keys = dict.fromkeys(key for each in runs for key in each.settings)
+    """Returns the keys of the recipes with different values, except the output."""
+    keys = dict.fromkeys(key for run in runs for key in run.settings)
     return [
         key
         for key in keys
-        if key not in _WITHOUT_NAME and len({repr(each.settings.get(key)) for each in runs}) > 1
+        if key not in _IGNORED and len({repr(run.settings.get(key)) for run in runs}) > 1
     ]
 
 
 def table(runs: Sequence[Run]) -> list[list[str]]:
-    """A row for each run after the head: its path, what its recipe has of its own, its results.
+    """Returns a header, and for each run its path, differing settings, epochs and results.
 
-    Results of a run that is not finished are those of its last epoch.
+    The results of a run that is not finished are from its last epoch.
     """
     keys = differing(runs)
-    results = [each.metrics or _last(each) for each in runs]
-    names = list(dict.fromkeys(n for each in results for n, v in each.items() if _is_number(v)))
+    results = [run.metrics or _last(run) for run in runs]
+    names = list(dict.fromkeys(n for result in results for n, v in result.items() if _is_number(v)))
     rows = [["run", *keys, "epochs", *names]]
-    for each, found in zip(runs, results, strict=True):
-        values = [_text(each.settings.get(key)) for key in keys]
-        numbers = [_text(found.get(name)) for name in names]
-        epochs = f"{len(each.epochs)}{'' if each.finished else ', unfinished'}"
-        rows.append([str(each.path), *values, epochs, *numbers])
+    for run, result in zip(runs, results, strict=True):
+        values = [_text(run.settings.get(key)) for key in keys]
+        numbers = [_text(result.get(name)) for name in names]
+        epochs = f"{len(run.epochs)}{'' if run.finished else ', unfinished'}"
+        rows.append([str(run.path), *values, epochs, *numbers])
     return rows
 
 
@@ -122,22 +122,22 @@ def _text(value: Any) -> str:
 
 
 def draw(runs: Sequence[Run], file: str | Path, metric: str | None = None) -> None:
-    """Draws a metric of each run by epoch.
+    """Plots a metric of each run by epoch.
 
     Args:
-        runs: at least one with a finished epoch.
+        runs: the runs; at least one has a finished epoch.
         file: the PNG file to write.
         metric: a column of the history, such as ``val_accuracy``; None for ``val_loss``, or
             ``loss`` if a run has no dev split.
 
     Raises:
-        ValueError: for a metric that no run has.
+        ValueError: if no run has the metric.
     """
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
     check_kind(file, *PNG)
-    known = dict.fromkeys(name for each in runs for row in each.epochs for name in row)
+    known = dict.fromkeys(name for run in runs for row in run.epochs for name in row)
     if metric is None:
         metric = "val_loss" if all("val_loss" in row for r in runs for row in r.epochs) else "loss"
     if metric not in known:
@@ -145,13 +145,13 @@ def draw(runs: Sequence[Run], file: str | Path, metric: str | None = None) -> No
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     panel = figure.subplots()
     keys = differing(runs)
-    for each in runs:
-        rows = [row for row in each.epochs if row.get(metric)]
-        label = ", ".join(f"{k.rpartition('.')[2]} {_text(each.settings.get(k))}" for k in keys)
+    for run in runs:
+        rows = [row for row in run.epochs if row.get(metric)]
+        label = ", ".join(f"{k.rpartition('.')[2]} {_text(run.settings.get(k))}" for k in keys)
         panel.plot(
             [int(row["epoch"]) + 1 for row in rows],
             [float(row[metric]) for row in rows],
-            label=label or each.path.name,
+            label=label or run.path.name,
             marker=".",
         )
     panel.set(xlabel="epoch", ylabel=metric)
@@ -169,47 +169,47 @@ def sweep(
     *,
     flops: Flops | None = None,
 ) -> list[Run]:
-    """Runs a recipe of fine-tuning for each combination of values, one after the other.
+    """Runs a recipe of fine-tuning for each combination of values.
 
-    Each run has a directory of its own in the recipe's output, named after its values. A sweep that
-    was interrupted goes on where it was when it is started again.
+    Each run has its own directory in the recipe's output, named after its values. An interrupted
+    sweep resumes when it is started again.
 
     Args:
         file: the recipe.
-        values: of keys with dots, such as ``{"train.seed": ["0", "1", "2"]}``, as YAML.
-        overrides: ``key=value``, for all runs.
-        flops: as for ``RunDirectory``.
+        values: lists of values, as YAML, by dotted keys, such as ``{"train.seed": ["0", "1"]}``.
+        overrides: ``key=value`` for all runs.
+        flops: the same as for ``RunDirectory``.
 
     Raises:
-        ValueError: for no values, or as ``run`` does.
+        ValueError: if there are no values, or as for ``run``.
     """
     if not values or not all(values.values()):
         raise ValueError("A sweep needs at least one key with values, such as train.seed=0,1,2.")
     base = load_run(file, overrides)
     recipes = []
-    for each in itertools.product(*values.values()):
-        given = [f"{key}={value}" for key, value in zip(values, each, strict=True)]
-        name = ",".join(item.rpartition(".")[2] for item in given).replace("/", "_")
+    for combination in itertools.product(*values.values()):
+        chosen = [f"{key}={value}" for key, value in zip(values, combination, strict=True)]
+        name = ",".join(item.rpartition(".")[2] for item in chosen).replace("/", "_")
         output = f"output={json.dumps(f'{base.output}/{name}')}"
-        recipes.append(load_run(file, [*overrides, *given, output]))
+        recipes.append(load_run(file, [*overrides, *chosen, output]))
     for recipe in recipes:
         train(recipe, flops=flops)
     return [_read(expand(recipe.output)) for recipe in recipes]
 
 
 def summary(runs: Sequence[Run]) -> list[list[str]]:
-    """Means of runs that differ in their seed alone, with the lowest and the highest value."""
+    """Returns the means of runs that only differ in their seed, with lowest and highest values."""
     keys = [key for key in differing(runs) if key != SEED]
     groups: dict[tuple, list[Run]] = {}
-    for each in runs:
-        groups.setdefault(tuple(_text(each.settings.get(key)) for key in keys), []).append(each)
+    for run in runs:
+        groups.setdefault(tuple(_text(run.settings.get(key)) for key in keys), []).append(run)
     names = [n for n in runs[0].metrics if all(_is_number(x.metrics.get(n)) for x in runs)]
     rows = [[*keys, "runs", *names]]
     for values, group in groups.items():
         cells = []
         for name in names:
-            found = [float(each.metrics[name]) for each in group]
-            spread = f" ({min(found):.4g} to {max(found):.4g})" if len(found) > 1 else ""
-            cells.append(f"{statistics.mean(found):.4g}{spread}")
+            numbers = [float(run.metrics[name]) for run in group]
+            spread = f" ({min(numbers):.4g} to {max(numbers):.4g})" if len(numbers) > 1 else ""
+            cells.append(f"{statistics.mean(numbers):.4g}{spread}")
         rows.append([*values, str(len(group)), *cells])
     return rows

@@ -1,4 +1,4 @@
-"""Typed recipes, composed of the settings beside the code that they are for."""
+"""Typed recipes, composed of the settings dataclasses next to the code that reads them."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from bertfam_tf.validation import check, setting
 
 class _Yaml:
     def to_yaml(self) -> str:
-        """The recipe with every default written out."""
+        """Returns the recipe as YAML with all defaults."""
         return yaml.safe_dump(dataclasses.asdict(self), sort_keys=False, allow_unicode=True)  # type: ignore[call-overload]
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The model that is fine-tuned.
+    """The model to fine-tune.
 
     Attributes:
         path: a checkpoint: a directory, ``package:NAME``, or a hub id.
-        max_length: maximum number of tokens of an example; None for the model's number of
+        max_length: the maximum number of tokens of an example; None for the model's number of
             positions.
         overrides: config fields of the backbone, such as ``{dropout: 0.0}``.
-        frozen: what is not trained: ``"backbone"``, to train only the head on fixed features; or
-            a number, for the embeddings and that many blocks.
-        lora_rank: trains low-rank products that are added to attention's weights (LoRA), of this
-            rank, instead of the backbone's weights; None trains these.
+        frozen: the layers to freeze: ``"backbone"``, to train only the head on fixed features; or a
+            number, for the embeddings and this many blocks.
+        lora_rank: the rank of low-rank updates of attention's weights (LoRA), which are trained
+            instead of the backbone's weights; None trains the weights.
     """
 
     path: str
@@ -52,15 +52,15 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class NewModelConfig:
-    """A model that is pretrained.
+    """The model to pretrain.
 
     Attributes:
-        family, size: as ``bertfam_tf.build`` takes them.
+        family, size: the same as for ``bertfam_tf.build``.
         tokenizer: a directory that ``bertfam vocabulary`` wrote, or a checkpoint; ``characters``
             for ELMo's, which needs no files.
         overrides: config fields; the size of the vocabulary is the tokenizer's.
-        checkpoint: a checkpoint of such a model, whose weights it starts from, and those of its
-            heads that are trained again; None for random weights.
+        checkpoint: a checkpoint of such a model, to start from its weights and its heads that are
+            trained again; None for random weights.
     """
 
     family: str
@@ -72,21 +72,25 @@ class NewModelConfig:
 
 @dataclass(frozen=True)
 class PretrainRecipe(_Yaml):
-    """One pretraining run. ``output`` is the directory that it writes into.
+    """A pretraining run.
 
     Attributes:
+        output: the directory to write.
+        model: the model.
+        data: the text files.
         objectives: the weight of each loss: ``clm`` (causal language modeling) on a stream; on
             sentences ``mlm`` (masked language modeling), ``nsp`` or ``sop`` (next sentence
             prediction, sentence order prediction), ``sbo`` (span boundary objective), ``rtd``
-            (replaced token detection), ``plm`` (permutation language modeling), or ``tlm``
-            (translation language modeling).
-        masking: for all objectives on sentences.
-        generator: for ``rtd``, the config fields in which the generator differs from the model.
-            Without any, it has a quarter of the model's attention heads (at least one) and of its
-            width, as ELECTRA's generators have a quarter or a third.
-        stages: on sentences, parts with lengths, batch sizes and numbers of layers of their own
-            (progressive stacking), in place of ``train.epochs`` and ``train.steps``; see
+            (replaced token detection), ``plm`` (permutation language modeling), ``tlm``
+            (translation language modeling), or ``bilm`` (bidirectional language modeling).
+        masking: the masking for objectives on sentences.
+        generator: for ``rtd``, the config fields in which the generator differs from the model; by
+            default a quarter of the model's attention heads (at least one) and width, as ELECTRA's
+            generators have a quarter or a third.
+        stages: on sentences, stages with different lengths, batch sizes and numbers of layers
+            (progressive stacking), instead of ``train.epochs`` and ``train.steps``; see
             ``bertfam_tf.training.train_in_stages``.
+        train: the settings of training.
         prompts: texts that a causal model continues.
     """
 
@@ -106,11 +110,17 @@ class PretrainRecipe(_Yaml):
 
 @dataclass(frozen=True)
 class Recipe(_Yaml):
-    """One fine-tuning run. ``output`` is the directory that it writes into.
+    """A fine-tuning run.
 
-    ``options`` are arguments of the task's ``from_pretrained``, such as ``{stride: 128}``;
-    ``trainer`` has the settings of the model that trains the task, if that is another one: for
-    ``TextEmbedder`` they are ``EmbedderTrainer.Settings``.
+    Attributes:
+        output: the directory to write.
+        model: the model.
+        data: the files.
+        task: the task's class.
+        options: arguments of the task's ``from_pretrained``, such as ``{stride: 128}``.
+        trainer: settings of the model that trains the task, if it is another one, such as
+            ``EmbedderTrainer.Settings`` for ``TextEmbedder``.
+        train: the settings of training.
     """
 
     output: str
@@ -130,7 +140,7 @@ class TaskConfig:
         task: the task's class.
         data: its files.
         options: arguments of the task's ``from_pretrained``, such as ``{stride: 128}``.
-        metrics: names of metrics in place of the task's own.
+        metrics: names of metrics that replace the task's.
         weight: the factor of its loss.
     """
 
@@ -146,15 +156,15 @@ class TaskConfig:
 
 @dataclass(frozen=True)
 class MultiTaskRecipe(_Yaml):
-    """One run of several tasks on one backbone; see ``bertfam_tf.MultiTask``.
+    """A run of several tasks on one backbone; see ``bertfam_tf.MultiTask``.
 
     Attributes:
-        output: the directory that it writes into.
+        output: the directory to write.
         model: the backbone.
         tasks: the tasks by name.
-        sampling: how often each task is trained, as ``MultiTask.fit`` takes it: an exponent, or
-            the tasks' shares by name.
-        train: as for one task, except for its ``metrics`` and ``class_weights``.
+        sampling: how often each task is trained, as for ``MultiTask.fit``: an exponent, or the
+            proportions of the tasks by name.
+        train: the settings of training, without ``metrics`` and ``class_weights``.
     """
 
     output: str
@@ -170,24 +180,27 @@ class MultiTaskRecipe(_Yaml):
                 raise ValueError(f"train.{name} must be null for several tasks.")
 
     def of(self, name: str) -> Recipe:
-        """Returns the recipe of one task alone."""
-        each = self.tasks[name]
-        train = dataclasses.replace(self.train, metrics=each.metrics)
-        return Recipe(self.output, self.model, each.data, each.task, each.options, train=train)
+        """Returns the recipe of a single task."""
+        config = self.tasks[name]
+        train = dataclasses.replace(self.train, metrics=config.metrics)
+        return Recipe(
+            self.output, self.model, config.data, config.task, config.options, train=train
+        )
 
 
 @dataclass(frozen=True)
 class DistillRecipe(_Yaml):
-    """One distillation. ``output`` is the directory that it writes into.
+    """A distillation run.
 
     Attributes:
-        task: of teacher and student.
-        teacher: a saved task, or a checkpoint that has its head; or several of them.
-        student: the model that is trained.
-        data: as for fine-tuning; for ``MaskedLM`` files with a text in each line.
-        stages: one after the other.
-        augmentation: of the training texts; None for none.
-        max_length: maximum number of tokens of an example; None for the teacher's.
+        output: the directory to write.
+        teacher: a saved task, or a checkpoint with the task's head; or several of them.
+        student: the model to train.
+        data: the same as for fine-tuning; for ``MaskedLM``, files with a text in each line.
+        stages: the stages, in order.
+        task: the class of teacher and student.
+        augmentation: the augmentation of the training texts, or None.
+        max_length: the maximum number of tokens of an example; None for the teacher's.
     """
 
     output: str
@@ -213,12 +226,12 @@ class DistillRecipe(_Yaml):
                 f"{' and '.join(sorted(strategies))}."
             )
         for stage in self.stages:
-            written = (("texts", "augmented"), ("teacher_outputs", "cached"))
-            for name, value in written if "multi_worker" in strategies else ():
+            single_process = (("texts", "augmented"), ("teacher_outputs", "cached"))
+            for name, value in single_process if "multi_worker" in strategies else ():
                 if getattr(stage, name) == value:
                     raise ValueError(
-                        f"stages[i].{name} must not be {value} with strategy multi_worker: it is "
-                        "computed by one process."
+                        f"stages[i].{name} must not be {value} with strategy multi_worker, which "
+                        "one process has to write."
                     )
 
     @property

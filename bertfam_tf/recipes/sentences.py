@@ -1,4 +1,4 @@
-"""Pretrains encoders with a recipe, on the sentences of text files or on shards of examples."""
+"""Pretraining of encoders with a recipe, on sentences of text files or on shards."""
 
 from __future__ import annotations
 
@@ -30,37 +30,38 @@ from bertfam_tf.training.stacking import train_in_stages
 
 
 def pretrain_on_sentences(recipe: PretrainRecipe, directory: RunDirectory) -> dict[str, Any]:
-    """Trains, and writes a checkpoint with its heads and tokenizer, as ``pretrained`` describes it.
+    """Trains a model, and writes a checkpoint with heads and tokenizer; see ``pretrained``.
 
     Returns:
-        The losses and metrics of the held-out text, ``examples``, their number in one pass over the
-        training text (where the recipe has neither ``train.steps`` nor stages), and ``steps``.
+        The losses and metrics of the held-out text, ``steps``, and ``examples``, the number of
+        examples in one pass over the training text, if the recipe has neither ``train.steps`` nor
+        stages.
 
     Raises:
-        ValueError: for an invalid recipe or file.
+        ValueError: if the recipe or a file is invalid.
     """
     settings = recipe.train
     objectives.check(recipe)
     tokenizer = load_tokenizer(expand(recipe.model.tokenizer))
     keras.utils.set_random_seed(settings.seed)
-    first = made = objectives.build(recipe, tokenizer)
+    first = current = objectives.build(recipe, tokenizer)
     data = _Data(recipe, tokenizer, first)
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     stages = recipe.stages
     if not stages:
         total = settings.steps
         if total is None:
             text = data.train(recipe.data.length)
-            found["examples"] = text.count()
-            total = data.steps(text, found["examples"]) * settings.epochs
+            results["examples"] = text.count()
+            total = data.steps(text, results["examples"]) * settings.epochs
         steps = max(total // settings.epochs, 1)
         stages = [Stage(steps=steps * settings.epochs, epochs=settings.epochs)]
 
     def learner(backbone: Backbone) -> Learner:
-        nonlocal made
+        nonlocal current
         if backbone is not first.backbone:
-            made = objectives.build(recipe, tokenizer, backbone)
-        return made.learner
+            current = objectives.build(recipe, tokenizer, backbone)
+        return current.learner
 
     data.check(stages)
     directory.begin()
@@ -79,17 +80,17 @@ def pretrain_on_sentences(recipe: PretrainRecipe, directory: RunDirectory) -> di
     )
     if not directory.writes:
         return {}
-    _save(made, tokenizer, recipe, directory)
-    return {**found, **directory.held_out_metrics(), "steps": directory.steps}
+    _save(current, tokenizer, recipe, directory)
+    return {**results, **directory.held_out_metrics(), "steps": directory.steps}
 
 
 class _Data:
     """The batches of a recipe's text files.
 
     Args:
-        recipe: of sentences.
-        tokenizer: of the model.
-        made: the masking, and the learner that the batches are for.
+        recipe: the recipe.
+        tokenizer: the model's tokenizer.
+        made: the model, with its masking and learner.
     """
 
     def __init__(self, recipe: PretrainRecipe, tokenizer: Tokenizer, made: objectives.Pretraining):
@@ -98,27 +99,26 @@ class _Data:
         self.recipe = recipe
         self.tokenizer = tokenizer
         self.made = made
-        # One for each length.
-        given = recipe.data
-        self.train = cache(partial(self._examples, given.train, given.train_translations))
-        self._dev = partial(self._examples, given.dev, given.dev_translations)
+        # Functions of the length of examples.
+        data = recipe.data
+        self.train = cache(partial(self._examples, data.train, data.train_translations))
+        self._dev = partial(self._examples, data.dev, data.dev_translations)
         self.held_out = cache(self._held_out)
 
     def length(self, stage: Stage) -> int:
         return stage.length or self.recipe.data.length
 
     def check(self, stages: Sequence[Stage]) -> None:
-        """Reads the names of all files, before the training begins.
+        """Checks lengths and files before training starts.
 
         Raises:
-            ValueError: for a length that the model or the format does not allow, or files that are
-                missing.
+            ValueError: if the model or the format does not allow a length, or files are missing.
         """
         most = self.made.backbone.max_length
         for length in sorted({self.length(stage) for stage in stages}):
             if most is not None and length > most:
                 raise ValueError(
-                    f"data.length, and that of stages, must be at most the {most} positions of the "
+                    f"data.length and stages[i].length must be at most the {most} positions of the "
                     f"model, got {length}."
                 )
             for text in (self.train(length), self._dev(length)):
@@ -128,22 +128,21 @@ class _Data:
             raise ValueError("Stages must not have a batch_size together with train.batch_tokens.")
 
     def steps(self, text: FormedExamples | Languages, count: int) -> int:
-        """The number of batches of one pass over a text of ``count`` examples."""
+        """Returns the number of batches of one pass over a text of ``count`` examples."""
         if self.batch_tokens is not None:
             return text.count_batches(self.batch_tokens)
         assert self.batch_size is not None
         return -(-count // self.batch_size)
 
     def batches(self, stages: Sequence[Stage], step: int) -> tf.data.Dataset:
-        """The batches of the stage that a step is in, from this step on.
+        """Returns the batches of a step's stage, from this step on.
 
-        A stage begins with the example after the last one of the previous stage. If examples have
-        another length, it leaves out as many as have about the same number of tokens as those
-        before.
+        A stage starts with the example after the last one of the previous stage. If the length of
+        examples changes, it skips as many examples as have about the same number of tokens.
         """
         start, before, length = 0, 0, self.length(stages[0])
         for stage in stages:
-            # Batches by tokens have about as many for each length: what is counted are batches.
+            # With batch_tokens, batches are counted: all stages have the same tokens per batch.
             size = stage.batch_size or self.batch_size or 1
             if self.batch_tokens is None:
                 start = start * length // self.length(stage)
@@ -163,16 +162,16 @@ class _Data:
         return batches.map(self.made.batch)
 
     def texts(self, stages: Sequence[Stage], step: int) -> list[str]:
-        """The examples of the batch of a step, as they are masked."""
+        """Returns the masked examples of a step's batch."""
         return engine.batch_texts(self.batches(stages, step), self.tokenizer)
 
     def _held_out(self, length: int) -> tf.data.Dataset:
-        """Batches that are the same in each evaluation, in memory: the text is tokenized once."""
+        """Returns batches that are the same in each evaluation, cached in memory."""
         batches = self._dev(length).batches(
             self.batch_size, self.made.masking, batch_tokens=self.batch_tokens, copies=1
         )
         batches = batches.map(self.made.batch).cache()
-        # Keras warns of a data set whose length it does not know.
+        # Keras warns about a dataset of unknown cardinality.
         number = batches.reduce(np.int64(0), lambda count, *_: count + 1)
         return batches.apply(tf.data.experimental.assert_cardinality(number))
 
@@ -193,25 +192,30 @@ class _Data:
         for name in files:
             if name not in ids:
                 raise ValueError(unknown("language of data.train", name, ids))
-        own = {name: self.tokenizer.in_language(name) for name in ids}
+        tokenizers = {name: self.tokenizer.in_language(name) for name in ids}
         texts = {
-            ids[name]: self._corpus(each, length, own[name]) for name, each in files.items() if each
+            ids[name]: self._corpus(paths, length, tokenizers[name])
+            for name, paths in files.items()
+            if paths
         }
-        pairs = []
-        for name, each in translations.items():
-            two = [language for language in name.split("-") if language in ids]
-            if len(two) != 2:
+        sources = []
+        for name, paths in translations.items():
+            pair = [language for language in name.split("-") if language in ids]
+            if len(pair) != 2:
                 raise ValueError(
                     "A pair of languages must be two of data.train, such as "
                     f"{'-'.join(list(ids)[:2])}, got {name!r}."
                 )
-            packed = TranslationPairs(self.made.backbone, self.tokenizer, length)
-            found = find_files(map(expand, each))
-            numbers, tokenizers = [ids[code] for code in two], [own[code] for code in two]
-            pairs.append(
-                Translations(found, numbers, packed, tokenizers, shuffle=data.shuffle, seed=seed)
+            source = Translations(
+                find_files(map(expand, paths)),
+                [ids[language] for language in pair],
+                TranslationPairs(self.made.backbone, self.tokenizer, length),
+                [tokenizers[language] for language in pair],
+                shuffle=data.shuffle,
+                seed=seed,
             )
-        return Languages(texts, pairs, data.exponent, seed)
+            sources.append(source)
+        return Languages(texts, sources, data.exponent, seed)
 
     def _texts_or_shards(self, names: list[str], length: int) -> FormedExamples:
         data, seed = self.recipe.data, self.recipe.train.seed
@@ -246,7 +250,7 @@ class _Data:
 
     @cached_property
     def _spans(self) -> Spans | None:
-        """Finds the spans of sentences with the tagger that the recipe names."""
+        """Finds the spans of sentences with the recipe's tagger."""
         masking = self.recipe.masking
         if masking.tagger is None:
             return None
@@ -260,15 +264,15 @@ class _Data:
         for label in masking.labels or []:
             if label not in labels:
                 raise ValueError(unknown("label of masking.labels", label, labels))
-        wanted = set(labels if masking.labels is None else masking.labels)
+        selected = set(labels if masking.labels is None else masking.labels)
 
         def spans(sentences: list[str]) -> list[list[tuple[int, int]]]:
             # Tokenizers count bytes, taggers characters.
             return [
                 [
-                    (len(text[: each["start"]].encode()), len(text[: each["end"]].encode()))
-                    for each in entities
-                    if each["label"] in wanted
+                    (len(text[: entity["start"]].encode()), len(text[: entity["end"]].encode()))
+                    for entity in entities
+                    if entity["label"] in selected
                 ]
                 for text, entities in zip(sentences, tagger.entities(sentences), strict=True)
             ]
@@ -281,7 +285,7 @@ class _Data:
 
 
 def _languages(recipe: PretrainRecipe) -> dict[str, int]:
-    """The ids of the languages of the training text."""
+    """Returns the ids of the languages of the training text."""
     return {name: number for number, name in enumerate(recipe.data.train)}
 
 

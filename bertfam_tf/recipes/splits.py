@@ -24,20 +24,20 @@ from bertfam_tf.recipes.schema import DataConfig
 def read_split(
     data: DataConfig, split: str, task: str = "TextClassifier", names: list[str] | None = None
 ) -> tf.data.Dataset:
-    """A split as ``(features, label)``, in the names and types that a task takes.
+    """Reads a split as ``(features, label)``, with a task's names and types.
 
     Args:
-        data: of a recipe.
+        data: the ``data`` section of a recipe.
         split: ``train``, ``dev`` or ``test``.
         task: the task's class.
-        names: the valid labels where the recipe names none.
+        names: the valid labels, if the recipe names none.
 
     Returns:
-        without labels, ``(features,)``.
+        A dataset of ``(features, label)``, or ``(features,)`` without labels.
 
     Raises:
-        ValueError: when the recipe has no such split, a file or a column is missing, or a row is
-            not valid.
+        ValueError: if the recipe has no such split, a file or a column is missing, or a row is
+            invalid.
     """
     return open_split(data, split, task, names).rows
 
@@ -135,10 +135,10 @@ def _described(rows: Rows, target: Target | None, files: str | list[str]) -> str
 
 
 def trainable_task(task: str) -> type[tasks.Task]:
-    """The class of a task that recipes train.
+    """Returns the class of a task that recipes can train.
 
     Raises:
-        ValueError: for another name.
+        ValueError: if there is no such task.
     """
     known = tasks.trainable_tasks()
     if task not in known:

@@ -1,4 +1,4 @@
-"""Pretrains models that read characters and predict words, with a recipe (ELMo)."""
+"""Pretraining of models that read characters and predict words, with a recipe (ELMo)."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ _COUNTED = 10_000
 def pretrain_on_words(recipe: PretrainRecipe, directory: RunDirectory) -> dict[str, Any]:
     """Trains a bidirectional language model on single sentences, and writes it.
 
-    The words that it predicts are the most frequent ones of the training text; the run directory
-    gets them as ``words.txt``, a word in each line.
+    It predicts the most frequent words of the training text, which the run directory gets as
+    ``words.txt``, with a word in each line.
 
     Returns:
         The losses and metrics of the held-out text, ``examples``, the number of sentences, and
         ``steps``.
 
     Raises:
-        ValueError: for an invalid recipe or file.
+        ValueError: if the recipe or a file is invalid.
     """
     _check(recipe)
     settings, data = recipe.train, recipe.data
@@ -128,11 +128,11 @@ def _tokenizer(name: str) -> CharacterTokenizer:
 
 
 def _sentences(recipe: PretrainRecipe, files: Any) -> tf.data.Dataset:
-    """Sentences as features, of known cardinality, read from the files in each pass."""
-    found = find_files(map(expand, files))
+    """Returns sentences as features, with known cardinality, read from files in each pass."""
+    paths = find_files(map(expand, files))
 
     def lines() -> Iterator[str]:
-        for document in read_documents(found, recipe.data.documents, recipe.data.sentences):
+        for document in read_documents(paths, recipe.data.documents, recipe.data.sentences):
             yield from document
 
     dataset = tf.data.Dataset.from_generator(
@@ -140,25 +140,25 @@ def _sentences(recipe: PretrainRecipe, files: Any) -> tf.data.Dataset:
     ).map(lambda line: {TEXT: line})
     number = sum(1 for _ in lines())
     if not number:
-        raise ValueError(f"There is no text in {', '.join(map(str, found))}.")
+        raise ValueError(f"There is no text in {', '.join(map(str, paths))}.")
     return dataset.apply(tf.data.experimental.assert_cardinality(number))
 
 
 def _features(batches: tf.data.Dataset) -> tf.data.Dataset:
-    """Batches of one element without the tuple around it."""
+    """Unpacks batches of tuples with one element."""
     return batches.map(lambda features: features)
 
 
 def _vocabulary(recipe: PretrainRecipe, tokenizer: CharacterTokenizer) -> list[str]:
-    """The words that are predicted: special ones, and the most frequent ones of the text."""
+    """Returns the predicted words: special ones, and the most frequent ones of the text."""
     split = WordSplitter(tokenizer.get_config()["split"])
     counts: Counter[bytes] = Counter()
-    texts = (each[TEXT] for each in _sentences(recipe, recipe.data.train).as_numpy_iterator())
+    texts = (row[TEXT] for row in _sentences(recipe, recipe.data.train).as_numpy_iterator())
     while batch := list(islice(texts, _COUNTED)):
         counts.update(split(batch).text.values.numpy())
     special = tokenizer.special_tokens
     first = [special.bos_token, special.eos_token, _UNKNOWN]
-    # Of equal counts, in the order of the words, so that each worker has the same.
+    # Ties are ordered by word, so that all workers have the same vocabulary.
     ordered = sorted(counts, key=lambda word: (-counts[word], word))[: recipe.data.words]
     words = [word.decode("utf-8", "replace") for word in ordered]
     return list(dict.fromkeys([*first, *(word for word in words if "\n" not in word)]))

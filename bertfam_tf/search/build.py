@@ -1,4 +1,4 @@
-"""Builds an index; a build that was interrupted resumes after the last complete part."""
+"""Builds an index; an interrupted build resumes after the last complete part."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from bertfam_tf.tasks.precision import ranges_of
 
 # A killed build repeats at most this many rows.
 _PART_ROWS = 1024
-_OF_BUILDING = ("ranges", "documents")
+_BUILD_STATE = ("ranges", "documents")
 _log = logging.getLogger(__name__)
 
 
@@ -50,12 +50,12 @@ def build(
 ) -> int:
     """Embeds the rows, and writes an index of them.
 
-    Rows without any text but white space are not documents. Vectors are normalized to length 1,
-    whatever the task's are, so scores are cosines.
+    Rows with only white space are skipped. Vectors are always normalized to length 1, so scores
+    are cosines.
 
     Args:
         task: the model.
-        rows: with the features ``text`` and, if there are ids, ``id``.
+        rows: rows with the feature ``text`` and, optionally, ``id``.
         directory: the directory of the index: a new one, or one with an interrupted build of the
             same index.
         source: identifies the file, as JSON values.
@@ -103,7 +103,7 @@ def _started(target: Path, description: Description) -> Description:
     """Returns the description of an interrupted build, or of a new one."""
 
     def job(described: Description) -> dict[str, Any]:
-        return {k: v for k, v in asdict(described).items() if k not in _OF_BUILDING}
+        return {k: v for k, v in asdict(described).items() if k not in _BUILD_STATE}
 
     def read(file: Path) -> dict[str, Any]:
         return job(read_description(file.parent))
@@ -145,7 +145,7 @@ def _filled(
             part_file(target, number),
             described,
             _stored(vectors, described),
-            [(place, _id(row, place), _text(row)) for place, row in batch],
+            [(index, _id(row, index), _text(row)) for index, row in batch],
         )
         documents += len(batch)
         bar.update(min(first + described.part_rows, rows.count))
@@ -162,10 +162,10 @@ def _text(row: Row) -> bytes:
     return text
 
 
-def _id(row: Row, place: int) -> bytes:
+def _id(row: Row, index: int) -> bytes:
     identifier = row.features.get("id", row.id)
     if identifier is None:
-        return str(place).encode()
+        return str(index).encode()
     return identifier if isinstance(identifier, bytes) else str(identifier).encode()
 
 

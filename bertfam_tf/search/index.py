@@ -1,4 +1,4 @@
-"""Exact nearest neighbours among the vectors of an index, by faiss."""
+"""Exact nearest-neighbor search in the vectors of an index, by faiss."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Hit(NamedTuple):
     """A document that a search found.
 
     Fields:
-        row: its row in the file, from 0.
-        id: its id in the file, or else its row.
+        row: the row in the file, from 0.
+        id: the id in the file; the row if it has none.
         score: the cosine; for binary vectors, the cosine of the query and the signs of the
             document's values.
         text: the document.
@@ -70,11 +70,11 @@ class Index:
 
     def check(self, task: TextEmbedder) -> None:
         """Raises a ``ValueError`` if ``task`` is not the model of the index."""
-        said, width = self.described, task.outputs[0].shape[-1]
-        if (actual := fingerprint(task)) != said.model:
+        built, width = self.described, task.outputs[0].shape[-1]
+        if (actual := fingerprint(task)) != built.model:
             raise ValueError(
-                f"{self.directory} was built by another model: a {said.family} {said.name} of "
-                f"{said.width} values, {said.model[:12]}; this one is a {task.backbone.family} "
+                f"{self.directory} was built by another model: a {built.family} {built.name} of "
+                f"{built.width} values, {built.model[:12]}; this one is a {task.backbone.family} "
                 f"{type(task).__name__} of {width}, {actual[:12]}."
             )
 
@@ -121,8 +121,8 @@ class Index:
             return self._nearest_floats(queries, self._vectors, top)
         low, high = np.asarray(self.described.ranges, "float32")
         steps = (high - low) / 255
-        # A code c stands for the middle of its values, low + (c + 128.5) · steps. The product with
-        # it is computed from the code, so that vectors are only cast.
+        # A code c stands for the value low + (c + 128.5) · steps. Scores are computed from codes,
+        # so that vectors need not be decoded.
         constant = queries @ (low + 128.5 * steps)
         scaled = np.ascontiguousarray(queries * steps)
         results = []
@@ -174,6 +174,6 @@ def _faiss() -> Any:
         import faiss
     except ImportError as error:
         raise ValueError(
-            "searching needs the package faiss-cpu: pip install 'bertfam-tf[search]'"
+            "Searching needs the package faiss-cpu: pip install 'bertfam-tf[search]'."
         ) from error
     return faiss

@@ -1,9 +1,9 @@
 """The files of an index: a description, and parts with vectors and texts.
 
-``index.json`` names the model and how it was applied. ``part-NNNNN.safetensors`` has ``vectors`` of
-some documents, ``rows``, their numbers in the file, ``texts`` and ``ids``, all UTF-8 one after the
-other, and ``text_ends`` and ``id_ends``, where each ends. None of this is a format of the library
-that searches: files that others made cannot make it read or write where it must not.
+``index.json`` names the model and its settings. ``part-NNNNN.safetensors`` has the ``vectors`` of
+some documents, their ``rows`` in the file, ``texts`` and ``ids``, concatenated UTF-8, and
+``text_ends`` and ``id_ends``, their byte offsets. Files in faiss' own format are never read: an
+untrusted file could make it read or write out of bounds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from bertfam_tf.tasks.precision import checked_ranges
 FILE = "index.json"
 FORMAT = 1
 PRECISIONS = ("float32", "int8", "binary")
-_WIDEST, _MOST = 1 << 20, 1 << 40
+_MAX_WIDTH, _MAX_ROWS = 1 << 20, 1 << 40
 _DTYPES = {"float32": "float32", "int8": "int8", "binary": "uint8"}
 _STORED = {"float32": "F32", "int8": "I8", "binary": "U8"}
 
@@ -91,7 +91,7 @@ def read_description(directory: Path) -> Description:
     names = {field.name for field in fields(Description)}
     if not isinstance(stored, dict) or stored.get("format") != FORMAT or names != set(stored):
         raise ValueError(f"{file} is not the description of an index of format {FORMAT}.")
-    limits = {"width": _WIDEST, "rows": _MOST, "part_rows": _MOST}
+    limits = {"width": _MAX_WIDTH, "rows": _MAX_ROWS, "part_rows": _MAX_ROWS}
     for name, largest in limits.items():
         if type(stored[name]) is not int or not 1 <= stored[name] <= largest:
             raise ValueError(f"{file}: {name} must be from 1 to {largest:,}, got "

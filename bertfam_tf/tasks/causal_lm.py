@@ -36,7 +36,7 @@ _REPLACEMENT = "\ufffd"
 
 @keras.saving.register_keras_serializable(package="bertfam_tf")
 class Perplexity(keras.metrics.Mean):
-    """exp of the mean loss of a token, over all tokens with a nonzero weight."""
+    """Perplexity: exp of the mean cross-entropy per token, over tokens with a nonzero weight."""
 
     def __init__(self, name: str = "perplexity", **kwargs: Any):
         super().__init__(name=name, **kwargs)
@@ -65,11 +65,11 @@ class CausalLM(Task):
     ``generate``, except ``callback``; they are fixed in the signature ``generate``, which returns
     the continuations, ``text``.
 
-    XLNet, which predicts in any order, is causal here; in generation, the tokens so far attend to
-    each other in both directions.
+    XLNet predicts from left to right here; in generation, the previous tokens attend to each other
+    in both directions.
 
     Args:
-        backbone: of a causal family, or of one that predicts in any order.
+        backbone: of a causal family, or a permutation language model (XLNet).
         tokenizer: its tokenizer.
         max_length, padding, language_id, languages: as for ``Task``.
 
@@ -120,7 +120,7 @@ class CausalLM(Task):
             hidden, targets = layers.CausalPermutation()(inputs["token_ids"])
             inputs_and_masks = {**inputs, "perm_mask": hidden, "target_mapping": targets}
             logits = head(backbone(inputs_and_masks, outputs=head.reads))
-            # They are for the token at each position, and not for the one after it.
+            # These logits predict the token at their own position, not the next one.
             logits = keras.ops.roll(logits, -1, axis=1)
         return TaskComponents(
             inputs=inputs,
@@ -142,10 +142,10 @@ class CausalLM(Task):
 
     @classmethod
     def head_of(cls, family: str) -> str:
-        """The head for the next token.
+        """Returns the name of the head that predicts the next token.
 
         Raises:
-            ValueError: for a family that is not causal, and does not predict in any order.
+            ValueError: if the family is neither causal nor a permutation language model.
         """
         record = registry.get(family)
         if "permutation_lm" in record.heads:
@@ -162,10 +162,12 @@ class CausalLM(Task):
         self._step = generation.decoder(self.backbone, self.head.logits)
 
     def perplexity(self, x: Any, *, batch_size: int = 8) -> float:
-        """exp of the mean loss of all tokens except each text's first; long texts in windows.
+        """Returns the perplexity of texts: exp of the mean cross-entropy per token.
+
+        The first token of each text is not counted; long texts are split into windows.
 
         Raises:
-            ValueError: for no data, or data in a shape that is not known.
+            ValueError: if there is no data, or its structure is unknown.
         """
         return self.evaluate(x, batch_size=batch_size, verbose=0, return_dict=True)["perplexity"]
 
@@ -186,11 +188,11 @@ class CausalLM(Task):
             prompts: one text, or several that form a batch. Long ones are truncated to their last
                 ``max_length - max_new_tokens`` tokens; an empty one begins with the
                 tokenizer's bos token (or eos or unknown token, the first that it has).
-            stop_tokens: tokens, as pieces or ids, before which a continuation ends; None for the
-                tokenizer's eos token, where it has one.
-            seed: the seed of sampling; None for a different one in each call.
-            callback: called for each token with the pieces of text that it adds, one for each
-                prompt ("" where a character is not complete yet, or a continuation has ended).
+            stop_tokens: tokens, as strings or ids, before which a continuation ends; None for the
+                tokenizer's eos token, if it has one.
+            seed: the random seed of sampling; None for a different one in each call.
+            callback: called after each token with the text that it adds to each prompt ("" if a
+                character is not complete yet, or the continuation has ended).
             **options: ``max_new_tokens``, ``temperature``, ``top_k``, ``top_p``, ``num_beams``
                 and ``length_penalty``, as ``bertfam_tf.generation.Options`` takes them;
                 ``max_new_tokens`` is at most half of ``max_length`` by default.
@@ -199,9 +201,9 @@ class CausalLM(Task):
             The continuation, without the prompt and the stop token; a list for a list.
 
         Raises:
-            ValueError: for an option that is not known or out of range, no prompt, a stop token
-                that the tokenizer does not have, more new tokens than ``max_length`` leaves, or a
-                callback with beam search, whose tokens are only known at the end.
+            ValueError: for an unknown option or a value out of range, an empty list of prompts, a
+                stop token outside the vocabulary, ``max_new_tokens`` of ``max_length`` or more, or
+                a callback with beam search, whose tokens are only known at the end.
         """
         texts = [prompts] if isinstance(prompts, str) else list(prompts)
         if not texts or not all(isinstance(text, str) for text in texts):
@@ -225,7 +227,7 @@ class CausalLM(Task):
         for name in given:
             if name not in fields:
                 raise ValueError(unknown("option of generation", name, fields))
-        # Room for a prompt, in models of few positions too.
+        # Leaves room for a prompt, also in models with few positions.
         default = min(GenerationOptions.max_new_tokens, max(self.max_length // 2, 1))
         options = GenerationOptions(**{"max_new_tokens": default, **given})
         if options.max_new_tokens >= self.max_length:
@@ -333,7 +335,7 @@ class CausalLM(Task):
         for left in reversed(range(options.max_new_tokens)):
             texts = as_text(write(progress.new_tokens))
             last = not left or bool(tf.reduce_all(progress.finished))
-            # What does not end with a whole character may still change.
+            # An incomplete character at the end may still change.
             known = [text if last else text.rstrip(_REPLACEMENT) for text in texts]
             callback([text[len(before) :] for text, before in zip(known, sent, strict=True)])
             sent = [max(text, before, key=len) for text, before in zip(known, sent, strict=True)]

@@ -19,20 +19,20 @@ NO_LABELS = "No labels were given with the texts."
 
 
 class Signature(NamedTuple):
-    """One of an export's functions.
+    """A signature of an exported SavedModel.
 
-    Fields:
-        function: maps tensors (batch, …) by name to answers, whose dimension 0 is the batch; other
-            dimensions do not depend on the examples of the batch. With another ``method`` than
-            ``"predict"`` it takes the answers of ``serving_default`` instead.
-        inputs: the specs of its inputs; None for the task's texts, ``feature_specs``.
-        method: the method of TensorFlow Serving's API that it is for. Classify and Regress send
-            tf.Examples with a feature for each text; ``"classify"`` answers ``classes``, string
+    Attributes:
+        function: maps tensors (batch, …) by name to answers (batch, …), whose other dimensions do
+            not depend on the batch. If ``method`` is not ``"predict"``, it takes the answers of
+            ``serving_default`` instead.
+        inputs: the input specs; None for the task's texts, ``feature_specs``.
+        method: the method of TensorFlow Serving's API that calls it. Classify and Regress send
+            tf.Examples with a feature for each text; ``"classify"`` returns ``classes``, string
             (batch, labels), and ``scores``, float32 (batch, labels), and ``"regress"``
             ``outputs``, float32 (batch,).
-        repeatable: whether the same input gets the same answer.
-        of_texts: for ``inputs`` that are texts of another form: maps the task's texts, by name to
-            arrays of bytes (rows, …), to these inputs; for samples.
+        repeatable: whether equal inputs get equal answers.
+        of_texts: converts the task's texts, name to array of bytes (rows, …), to ``inputs``, for
+            sample requests; None if the inputs are the task's texts.
     """
 
     function: Callable[[Tensors], Tensors]
@@ -43,7 +43,7 @@ class Signature(NamedTuple):
 
 
 class Targets:
-    """Converts labels to targets of the loss. This class passes them through unchanged, or none.
+    """Converts labels to targets of the loss. This base class returns labels unchanged.
 
     Attributes:
         padding: of targets with a value for each token, the value at padding.
@@ -73,13 +73,12 @@ class Targets:
             encoded: the preprocessor's output for the texts.
 
         Returns:
-            the targets; or a tuple of targets and weights if the data set's labels and weights
-            are not used.
+            The targets; or a tuple of targets and weights, in place of the data set's weights.
         """
         return labels
 
     def weights(self, weights: tf.Tensor) -> tf.Tensor:
-        """Sample weights (batch,) in a shape that broadcasts to the losses."""
+        """Returns sample weights (batch,) in a shape that broadcasts to the losses."""
         return weights
 
     def class_weights(self, given: Mapping[Any, float]) -> dict[int, float]:
@@ -90,9 +89,9 @@ class Targets:
 class Evaluation(NamedTuple):
     """How ``evaluate`` scores answers, for tasks that do not use Keras' loss and metrics.
 
-    Fields:
-        function: maps a batch ``(features, labels)`` to outputs; it is traced.
-        score: maps pairs of these outputs and the batch to scores by name.
+    Attributes:
+        function: maps a batch ``(features, labels)`` to outputs, as a ``tf.function``.
+        score: maps pairs of outputs and their batch to scores by name.
         prepared: as ``Targets.prepared``.
     """
 
@@ -103,7 +102,7 @@ class Evaluation(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class TaskComponents:
-    """The components of a task, which distinguish it from other tasks.
+    """The components that define a task.
 
     Attributes:
         inputs, outputs: of the Keras model: packed token ids, and the head's output.
@@ -113,27 +112,27 @@ class TaskComponents:
         to_python: maps answers and texts to what ``predict`` returns: a list or an array with an
             entry for each example.
         head: the head on the backbone; None if the task has no head with weights.
-        source: the backbone's output that ``outputs`` depend on.
+        source: the name of the backbone's output that ``outputs`` depend on.
         forward: maps packed token ids to outputs; None for the model itself.
         answer_ids: maps outputs and their packed token ids to answers. None for ``postprocess``, if
             answers do not contain parts of the texts.
         predicted: maps texts to answers, for ``to_python``; None for the function that is exported.
         training_preprocessor: the preprocessor for ``fit`` and ``evaluate``; None for the same.
-        draws: whether that takes ``seeds`` too, int32 (batch, 2), for random numbers.
+        draws: whether ``training_preprocessor`` takes random seeds, int32 (batch, 2), as well.
         targets: converts labels to targets.
         read: maps outputs of the backbone, by name and among them ``source``, and the model's
             inputs to ``outputs``; None if the model is more than a backbone and its head.
         distributions: maps outputs, the model's inputs and targets (or None) to logits (…,
-            classes) of the task's distributions, and float32 weights (…), 0 for those that do not
-            count; of a regression one score in place of the classes. None if there are none.
-        loss: maps targets, outputs and sample weights to a sum of losses and their number; None if
+            classes), and float32 weights (…), 0 for positions that do not count; for a regression,
+            ``classes`` is 1. None if the task has no logits.
+        loss: maps targets, outputs and sample weights to the sum of losses and their count; None if
             the task has no default loss.
         objectives: the training objectives, if they are not ``loss``.
         metrics, weighted_metrics: create metrics for ``compile``.
         evaluation: scores answers in ``evaluate``; None for the loss and the metrics of Keras.
-        signatures: returns more signatures of an export, or replacements; its arguments are
+        signatures: returns additional or replaced signatures of an export; takes keyword
             arguments of ``Task.export``.
-        feature_counts: the number of strings of a feature in each example, if it is not one.
+        feature_counts: the number of strings per example, for features that have several.
     """
 
     inputs: dict[str, Any]

@@ -1,4 +1,4 @@
-"""Trains embedders: so that the vectors of texts that belong together are similar."""
+"""Trains embedders with contrastive, similarity and distillation losses."""
 
 from __future__ import annotations
 
@@ -29,41 +29,44 @@ _NEGATIVES = "negatives"
 _FIELDS = Fields((TEXT, TEXT_PAIR), (_NEGATIVES,))
 _SINGLE = Fields((TEXT,), ())
 
-Similarity = Literal["contrastive", "cosent", "cosine", "teacher"]
+Similarity = Literal["contrastive", "cosent", "cosine", "embedding_mse"]
 
 
 class EmbedderTrainer(TextLearner):
-    """Trains a ``TextEmbedder`` with ``fit``, on texts that belong together or on scored pairs.
+    """Trains a ``TextEmbedder`` with ``fit``, on positive pairs, scored pairs or embeddings.
 
-    An example is a ``text`` and a ``text_pair``, as a dict, a tuple in that order or a DataFrame:
+    An example is a ``text`` and a ``text_pair``, as a dict, a tuple in that order or a DataFrame.
+    The objectives are:
 
-    * ``"contrastive"``: two texts that belong together, such as a question and its answer, and
-      optionally ``negatives``, a string or several, the same number in each example, that do not.
-      The loss is the cross-entropy of choosing the pair's second text among those of the batch and
-      all negatives (in-batch negatives, InfoNCE; arXiv 1705.00652). A text that is equal to the
-      right one is not among the others.
+    * ``"contrastive"``: a positive pair, such as a question and its answer, and optionally
+      ``negatives``, one or more strings, the same number in each example. The loss is the
+      cross-entropy of the pair's second text among the second texts of the batch and all negatives
+      (InfoNCE with in-batch negatives; arXiv 1705.00652). Texts that are equal to the positive are
+      not used as negatives.
     * ``"cosent"``: the labels are similarities. The loss compares all pairs of examples in a batch:
-      the cosine of the more similar one is to be larger (CoSENT, Su 2022).
-    * ``"cosine"``: the squared error of the cosine, for similarities from -1 to 1 (arXiv
+      a higher label requires a higher cosine similarity (CoSENT, Su 2022).
+    * ``"cosine"``: the squared error of the cosine similarity, for labels from -1 to 1 (arXiv
       1908.10084).
-    * ``"teacher"``: an example is a ``text``, whose label is the vector of a teacher; the loss is
-      the mean squared error (arXiv 2004.09813).
+    * ``"embedding_mse"``: an example is a ``text``, whose label is a teacher's embedding of it; the
+      loss is the mean squared error of the vectors (distillation, arXiv 2004.09813). Its former
+      name ``"teacher"`` warns.
 
-    The embedder is trained itself: afterwards it predicts, is saved and exported as any other.
-    Under a strategy with several replicas, each has its own in-batch negatives.
+    The embedder itself is trained, not a copy. Under a strategy with several replicas, each replica
+    has its own in-batch negatives.
 
     Args:
-        embedder: is trained.
+        embedder: the embedder to train.
         objective: as above.
-        temperature: divides cosines in ``"contrastive"`` and ``"cosent"``.
-        symmetric: whether ``"contrastive"`` also chooses the first text for the second one, and
-            takes the mean of both.
-        dimensions: numbers of first values of the vectors whose losses are added up (Matryoshka
-            representations, arXiv 2205.13147); None for all values alone.
+        temperature: divides cosine similarities in ``"contrastive"`` and ``"cosent"``.
+        symmetric: whether ``"contrastive"`` is the mean of both directions: second text given the
+            first, and first given the second.
+        dimensions: sizes to which vectors are truncated; the losses of all sizes are added up
+            (Matryoshka representations, arXiv 2205.13147). None for the full size only.
         prompts: names of the embedder's prompts for ``text`` and for the other texts, such as
             ``("query", "passage")``; None for its default prompt.
-        mini_batch_size: texts that are computed at once, for batches that do not fit in memory
-            (GradCache, arXiv 2101.06983): all are computed twice. None for the whole batch.
+        mini_batch_size: number of texts per forward pass, for batches that do not fit in memory
+            (GradCache, arXiv 2101.06983); every text is then computed twice. None for the whole
+            batch.
         rows_in_memory: the former name of ``mini_batch_size``, which warns.
 
     Raises:
@@ -71,7 +74,7 @@ class EmbedderTrainer(TextLearner):
             that is not positive, or dimensions that the vectors do not have.
     """
 
-    # Negatives of the same length would be easy to tell apart.
+    # In-batch negatives of the same length would share a cue that real ones lack.
     batches_by_length = False
 
     @dataclass(frozen=True)
@@ -119,6 +122,14 @@ class EmbedderTrainer(TextLearner):
         **kwargs: Any,
     ):
         mini_batch_size = _renamed_size(mini_batch_size, rows_in_memory)
+        if str(objective) == "teacher":
+            objective = "embedding_mse"
+            warnings.warn(
+                "The objective 'teacher' is called 'embedding_mse'; the old name is for version "
+                "0.1 only.",
+                FutureWarning,
+                stacklevel=2,
+            )
         if objective not in get_args(Similarity):
             raise ValueError(unknown("objective", objective, get_args(Similarity)))
         if prompts is not None and len(prompts) != 2:
@@ -149,7 +160,7 @@ class EmbedderTrainer(TextLearner):
 
     @property
     def trainable_variables(self) -> list[keras.Variable]:
-        """Those of the embedder, without variables that its vectors do not depend on."""
+        """The embedder's trainable variables that its vectors depend on."""
         kept = {id(v) for v in self._embedder.value.trainable_variables}
         return [v for v in super().trainable_variables if id(v) in kept]
 
@@ -161,8 +172,8 @@ class EmbedderTrainer(TextLearner):
         """As ``TextLearner.compile``.
 
         Raises:
-            ValueError: as ``Learner.compile`` does; and for ``accumulation_steps`` above 1, whose
-                parts would have other negatives: that is what ``mini_batch_size`` is for.
+            ValueError: as ``Learner.compile``; and for ``accumulation_steps`` above 1, because
+                micro-batches would have fewer negatives; use ``mini_batch_size`` instead.
         """
         if kwargs.get("accumulation_steps", 1) > 1:
             raise ValueError(
@@ -191,13 +202,13 @@ class EmbedderTrainer(TextLearner):
             sample_weight, batch_size, shuffle, training: as for ``TextLearner.text_batches``.
 
         Raises:
-            ValueError: for data of another structure, missing or superfluous labels, or one that
-                is not a finite number.
+            ValueError: for data of another structure, missing or unexpected labels, or labels that
+                are not finite.
         """
         x, y, sample_weight = self.examples(x, y, sample_weight)
         stream = batches(x, y, sample_weight, batch_size=batch_size, fields=self.fields)
         if shuffle and not isinstance(x, tf.data.Dataset):
-            # At random, not by length: texts of the same length would be easy to tell apart.
+            # At random, not by length: see batches_by_length.
             steps = int(stream.cardinality())
             count = tf.data.experimental.assert_cardinality(steps)
             stream = stream.unbatch().shuffle(steps * batch_size).batch(batch_size).apply(count)
@@ -217,13 +228,13 @@ class EmbedderTrainer(TextLearner):
         return stream.map(encode, num_parallel_calls=tf.data.AUTOTUNE).prefetch(2)
 
     def train_step(self, *args: Any) -> Any:
-        # Its arguments are the backend's; parts are TensorFlow's alone.
+        # The arguments depend on the Keras backend; mini-batches need TensorFlow.
         if self._mini_batch_size is None:
             return super().train_step(*args)
         return self._cached_step(*args)
 
     def _cached_step(self, data: Any) -> Any:
-        """A step that keeps no activations but those of ``mini_batch_size`` texts."""
+        """Runs a step that keeps the activations of ``mini_batch_size`` texts only (GradCache)."""
         batch = Batch(*keras.utils.unpack_x_y_sample_weight(data))
         shape = tf.shape(batch.inputs["padding_mask"])
         rows = {n: tf.reshape(x, [-1, 1, shape[2], *x.shape[3:]]) for n, x in batch.inputs.items()}
@@ -235,7 +246,7 @@ class EmbedderTrainer(TextLearner):
         def part(values: Any, index: Any) -> Any:
             return keras.tree.map_structure(lambda x: x[index * size : (index + 1) * size], values)
 
-        # Dropout draws the same numbers again: parts are computed in the same order.
+        # The second pass restores these seeds and the order, so dropout masks are the same.
         seeds = [v for v in self.variables if v.path.endswith("seed_generator_state")]
         before = [tf.identity(v.value) for v in seeds]
 
@@ -282,8 +293,8 @@ class _Texts:
     """Packs the texts of examples, int32 (batch, texts, longest).
 
     Args:
-        embedder: whose inputs are made.
-        prompts: names, of the first text and of the others.
+        embedder: the model that reads the texts.
+        prompts: names of the prompts of the first text and of the others.
     """
 
     def __init__(self, embedder: TextEmbedder, prompts: tuple[str | None, str | None] | None):
@@ -336,7 +347,7 @@ class _Similarity:
     Args:
         kind: the name of the objective.
         temperature, symmetric: as for ``EmbedderTrainer``.
-        widths: numbers of first values.
+        widths: the sizes to which vectors are truncated.
     """
 
     weights: Mapping[str, float] = {"loss": 1.0}
@@ -354,7 +365,7 @@ class _Similarity:
 
     def targets(self, labels: tf.Tensor) -> tf.Tensor:
         """Labels of a batch as float32, in the graph."""
-        rank = 2 if self.kind == "teacher" else 1
+        rank = 2 if self.kind == "embedding_mse" else 1
         if labels.shape.rank != rank:
             expected = "(examples, width)" if rank == 2 else "(examples,)"
             raise ValueError(f"labels must have the shape {expected}, got {labels.shape}.")
@@ -367,7 +378,7 @@ class _Similarity:
         parts = []
         for width in self.widths:
             x = vectors[..., :width]
-            if self.kind == "teacher":
+            if self.kind == "embedding_mse":
                 error = ops.square(x[:, 0] - batch.targets[:, :width])
                 parts.append(mean_loss(ops.mean(error, axis=-1), batch.weights))
                 continue
@@ -401,7 +412,7 @@ class _Similarity:
         return mean_loss(losses if backward is None else (losses + backward) / 2, weights)
 
     def _cosent(self, cosines: Any, targets: Any) -> SumAndCount:
-        # Of each two examples, how much larger the cosine of the less similar one is.
+        # For each pair of examples: by how much the wrong one has the larger cosine.
         differences = (cosines[:, None] - cosines[None, :]) / self.temperature
         wrong = ops.where(targets[:, None] < targets[None, :], differences, -1e9)
         flat = ops.concatenate([ops.zeros((1,)), ops.reshape(wrong, (-1,))])
@@ -409,7 +420,7 @@ class _Similarity:
 
 
 def _equal_to_positive(inputs: Mapping[str, Any]) -> Any:
-    """Bool (batch, batch): whether the pair's second text is that of another example."""
+    """Bool (batch, batch): whether the second texts of two different examples are equal."""
     ids = inputs["token_ids"][:, 1]  # (batch, length)
     equal = ops.all(ids[:, None] == ids[None], axis=-1)
     return ops.logical_and(equal, ops.logical_not(ops.eye(ops.shape(ids)[0], dtype="bool")))

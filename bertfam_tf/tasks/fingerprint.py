@@ -1,4 +1,4 @@
-"""Tells one model from another, for files that are only valid for the model that made them."""
+"""Digests of models, for files that are valid only for the model that wrote them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from bertfam_tf.tasks.task import Task
 
 
 def fingerprint(model: Task | Backbone) -> str:
-    """Returns the sha256 of what a model computes, the same in each process and for copies.
+    """Returns the sha256 digest of a model; copies and other processes have the same.
 
-    It depends on family, config, task, options, tokenizer, and the weights that outputs read: a
-    pooler that a checkpoint lacks and no output reads has other weights in each process.
+    It covers the family, config, task, options, tokenizer, and the weights that outputs depend on.
+    A pooler that a checkpoint lacks is initialized at random, so it is left out if no output uses
+    it.
     """
     backbone = model if isinstance(model, Backbone) else model.backbone
     described: dict[str, Any] = {"family": backbone.family, "config": backbone.config.to_dict()}

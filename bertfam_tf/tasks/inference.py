@@ -46,11 +46,11 @@ class TaskInference:
 
     @tf.autograph.experimental.do_not_convert
     def encode(self, features: dict[str, tf.Tensor]) -> dict[str, Any]:
-        """Converts string tensors (batch,) to what the model's inputs and answers require."""
+        """Runs the preprocessor on string tensors (batch,); see ``Preprocessor.__call__``."""
         return self._parts.preprocessor(features)
 
     def forward(self, encoded: dict[str, Any]) -> Any:
-        """The model's outputs for what ``encode`` returned."""
+        """Returns the model's outputs for the result of ``encode``."""
         inputs = self._parts.preprocessor.inputs(encoded)
         if self._parts.forward is not None:
             return self._parts.forward(inputs)
@@ -117,7 +117,7 @@ class TaskInference:
 
     @property
     def one_input_per_example(self) -> bool:
-        """Whether each example is one of the model's inputs, which windows of a text are not."""
+        """Whether each example is one row of the model's inputs, as opposed to several windows."""
         return (
             self._parts.preprocessor.rows_per_example == 1
             and self._parts.training_preprocessor is None
@@ -272,7 +272,7 @@ class TaskInference:
     ) -> Iterator[tuple[Any, tuple]]:
         """Yields the output of a ``tf.function`` for each batch, and the batch, for each replica.
 
-        Keras' own loop takes some tenths of a second to set up: for few texts, most of the time.
+        Keras' own loop takes some tenths of a second to set up, most of the time for few texts.
         """
         self._settle_pair(stream)
         stream = stream if steps is None else stream.take(steps)

@@ -124,7 +124,7 @@ class Languages:
         return tf.gather(list(self.ids.values()), index_of(language, list(self.ids), "language"))
 
     def tokenizer_of(self, language: int | tf.Tensor | None) -> Tokenizer | ByLanguage:
-        """What tokenizes texts.
+        """Returns the tokenizer for texts in these languages.
 
         Args:
             language: as ``of`` returns it.
@@ -149,5 +149,5 @@ class Languages:
 
 
 def repeated(language: int | tf.Tensor | None, times: Any) -> int | tf.Tensor | None:
-    """The languages of examples, as ``Languages.of``, for several rows of each."""
+    """Repeats the languages of examples, as ``Languages.of`` returns them, for each row."""
     return tf.repeat(language, times) if isinstance(language, tf.Tensor) else language

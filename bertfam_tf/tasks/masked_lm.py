@@ -1,4 +1,4 @@
-"""The tokens that were masked in a text (arXiv 1810.04805)."""
+"""Masked language models: the most probable tokens at masks (arXiv 1810.04805)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class MaskedLM(Task):
     ``save_pretrained`` writes one that other tasks start from. Masks are redrawn in each epoch;
     those of ``evaluate`` and of validation data are the same for the same batches. Texts that are
     longer than ``max_length`` are split into several examples. Metrics are the loss, the
-    ``perplexity``, exp of it, and the ``accuracy`` of masked tokens.
+    ``perplexity`` and the ``accuracy`` of masked tokens.
 
     ``predict`` returns what ``fill`` does. Masks after ``max_length`` tokens get no answer. The
     Keras model returns ``logits`` (batch, length, vocabulary) and the hidden states that they are
@@ -71,13 +71,13 @@ class MaskedLM(Task):
         backbone: of a family that is trained to fill masks.
         tokenizer: its tokenizer, with a mask token that it finds in texts.
         top_k: the number of tokens in an answer for each mask.
-        mask_rate: the share of a text's tokens that ``fit`` masks.
-        mask_unit: what is masked together: ``piece``, or ``word`` for whole words.
+        mask_rate: the fraction of a text's tokens that ``fit`` masks.
+        mask_unit: the unit of masking: ``piece`` (a token), or ``word`` (whole-word masking).
         max_length, padding, language_id, languages: as for ``Task``.
 
     Raises:
-        ValueError: for a family without such a head, a tokenizer without a mask token or one that
-            does not look for it, a ``top_k`` beyond the vocabulary; and as ``Task`` raises it.
+        ValueError: for a family without such a head, a tokenizer without a mask token or without
+            ``special_tokens_in_text``, a ``top_k`` beyond the vocabulary; and as ``Task``.
     """
 
     options_type = MaskedOptions
@@ -195,10 +195,10 @@ class MaskedLM(Task):
         return {"serving_default": Signature(answer)}
 
     def _written(self, ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Tokens int32 (masks, k) as a text alone, and as they continue a text; strings."""
+        """Detokenizes int32 (masks, k), each token alone and as the continuation of a word."""
         flat = tf.reshape(ids, [-1])
         alone = self.tokenizer.detokenize(tf.expand_dims(flat, 1))
-        # What a piece adds to itself is written as inside of a text: "ing" of "##ing".
+        # A token's text inside of a word is what it adds to itself: "ing" for "##ing".
         twice = self.tokenizer.detokenize(tf.stack([flat, flat], axis=1))
         added = tf.strings.substr(twice, tf.strings.length(alone), tf.strings.length(twice))
         return tf.reshape(alone, tf.shape(ids)), tf.reshape(tf.strings.strip(added), tf.shape(ids))
@@ -220,10 +220,10 @@ class MaskedLM(Task):
             language: as for ``predict``.
 
         Returns:
-            For each text a list with an entry for each of its masks (up to ``max_length`` tokens):
-            ``top_k`` dicts, the most probable first, of ``token``, written as a text alone;
-            ``score``, its probability; and ``text``, in which it stands for that mask, with the
-            white space and the other masks as they were. Of one text its list alone.
+            For each text, a list with an entry for each mask within ``max_length`` tokens:
+            ``top_k`` dicts, the most probable first, of ``token``, detokenized alone; ``score``,
+            its probability; and ``text``, in which it replaces that mask, with white space and
+            other masks unchanged. For a single text, its list.
 
         Raises:
             ValueError: for a ``top_k`` beyond the vocabulary, or as ``predict`` raises it.
@@ -288,7 +288,7 @@ class _MaskedWindows(SingleRow):
         windows = self.in_language(windows, language)
         if seeds is None:
             return windows
-        # Windows of one text have the text's first number, and their own index.
+        # The seed of a window is its text's first number and its own index.
         seeds = tf.gather(seeds, windows["document"])
         index = tf.range(tf.shape(seeds)[0])
         seeds = tf.stack([seeds[:, 0], index], axis=1)

@@ -1,4 +1,4 @@
-"""Any number of labels for texts and for pairs of texts."""
+"""Multi-label classification of texts and of pairs of texts."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ class MultiLabelClassifier(TextClassifier):
 
 
 def _by_label(logits: Any, inputs: Any, targets: Any) -> tuple[Any, Any]:
-    """Whether each label is one of the text's: logits (batch, labels, 2)."""
+    """One binary distribution per label: logits (batch, labels, 2), and weights of 1."""
     found = keras.ops.stack([logits, keras.ops.zeros_like(logits)], axis=-1)
     return found, keras.ops.ones_like(logits, dtype="float32")
 

@@ -31,9 +31,9 @@ class MultiTask(TextLearner):
     """Trains tasks that share a backbone, each step on a batch of one of them (MT-DNN).
 
     Liu et al. 2019, arXiv 1901.11504, algorithm 1: in each epoch the batches of all tasks are
-    taken in random order. The tasks are trained themselves: afterwards ``model["sst2"].predict``
-    answers as that of any other task. ``export`` writes one SavedModel with a signature for each
-    task, in which the backbone's weights are stored once::
+    taken in random order. The tasks themselves are trained, not copies: ``model["sst2"].predict``
+    uses the new weights. ``export`` writes one SavedModel with a signature for each task, in which
+    the backbone's weights are stored once::
 
         backbone = bf.load_backbone("bert-base-uncased")
         tokenizer = bf.load_tokenizer("bert-base-uncased")
@@ -52,8 +52,8 @@ class MultiTask(TextLearner):
         loss_weights: factors of the tasks' losses, by name of the task; 1 for omitted ones.
 
     Raises:
-        ValueError: for less than two tasks, an invalid name, a task that cannot be trained, tasks
-            with different backbones or tokenizers, or a weight of a task that is not there.
+        ValueError: for fewer than two tasks, an invalid name, a task that cannot be trained, tasks
+            with different backbones or tokenizers, or a weight of an unknown task.
     """
 
     fit_options = ("batch_tokens", "sampling", "seed", "steps")
@@ -119,7 +119,7 @@ class MultiTask(TextLearner):
 
     @property
     def trainable_variables(self) -> list[keras.Variable]:
-        """Those that at least one of the tasks reads."""
+        """The trainable variables that at least one task uses."""
         read = {id(v) for task in self._named.value.values() for v in task.trainable_variables}
         return [v for v in super().trainable_variables if id(v) in read]
 
@@ -152,9 +152,8 @@ class MultiTask(TextLearner):
             **kwargs: of ``Learner.compile``.
 
         Raises:
-            ValueError: for metrics of a task that is not there; ``accumulation_steps`` above 1,
-                because the parts of a batch would have to have examples of the same tasks; or as
-                ``Learner.compile`` raises it.
+            ValueError: for metrics of an unknown task; for ``accumulation_steps`` above 1, because
+                a batch has examples of one task only; and as ``Learner.compile``.
         """
         chosen = metrics or {}
         for name in chosen:
@@ -197,17 +196,17 @@ class MultiTask(TextLearner):
                 or what it takes as ``x`` alone: a ``tf.data.Dataset`` or a DataFrame with labels.
                 Or the data set that ``text_batches`` returns.
             y: None; ``validation_data`` is as ``x``, of all tasks or of some.
-            sampling: how often each task is trained: in proportion to its number of examples to
-                this power. 1: each example once in an epoch; 0.5: the square root; 0: all tasks
-                equally often, so that small ones are repeated. Or the tasks' shares, by name.
-            steps_per_epoch: None for as many as the data have batches.
-            seed: of the order of tasks; None for another one in each call.
+            sampling: the exponent of the number of batches to which a task's probability is
+                proportional. 1: each batch once per epoch; 0.5: the square root; 0: all tasks
+                equally often, so that small data sets are repeated. Or probabilities by task.
+            steps_per_epoch: None for the number of batches in the data.
+            seed: the random seed of the order of tasks; None for a new order in each call.
             **kwargs: of ``TextLearner.fit``; a batch of ``batch_size`` examples is of one task.
 
         Raises:
-            ValueError: for tasks that are not there or have no data, for shares that are negative
-                or all 0, for a data set of unknown size without shares and ``steps_per_epoch``,
-                and as ``Task.fit`` raises it.
+            ValueError: for unknown tasks or tasks without data, for probabilities that are negative
+                or all 0, for a data set of unknown size without probabilities and
+                ``steps_per_epoch``, and as ``Task.fit``.
         """
         return super().fit(
             x,
@@ -233,7 +232,7 @@ class MultiTask(TextLearner):
         return reduce(tf.data.Dataset.concatenate, parts)
 
     def evaluate(self, x: Any, y: Any = None, *, batch_size: int = 32, **kwargs: Any) -> Any:
-        """What ``evaluate`` of each task returns, as dicts by the names of the tasks.
+        """Evaluates each task; returns the results of ``Task.evaluate`` as dicts, by task.
 
         Args:
             x: as ``fit`` takes it, of all tasks or of some.
@@ -260,7 +259,7 @@ class MultiTask(TextLearner):
         return scores
 
     def predict(self, x: Mapping[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """The answers of ``predict`` of each task, by the names of the tasks.
+        """Returns the answers of each task's ``predict``, by task.
 
         Args:
             x: texts for all tasks or for some, by name.
@@ -403,11 +402,11 @@ class MultiTask(TextLearner):
     def _complete(
         self, streams: Mapping[str, tf.data.Dataset], specs: Mapping[str, tuple]
     ) -> list[tf.data.Dataset]:
-        """Streams whose elements have batches of all tasks, without examples but of their own.
+        """Adds empty batches of all other tasks to the elements of each task's stream.
 
         Args:
-            streams: of some tasks.
-            specs: of the elements of all tasks; if they have weights, so do the results.
+            streams: the streams by task.
+            specs: element specs of all tasks; results have weights if any spec has them.
         """
         weighted = [name for name, spec in specs.items() if len(spec) == 3]
 
@@ -498,5 +497,5 @@ def _columns(given: Any) -> tuple[Any, Any, Any]:
 def _empty(spec: Any) -> Any:
     """A batch without examples."""
     found = tf.zeros([0, *(1 if size is None else size for size in spec.shape[1:])], spec.dtype)
-    # Of no known size, as the batches of the task: Keras adds tensors of sizes 0 and 1 wrongly.
+    # The static size is unknown, as in real batches: Keras adds tensors of sizes 0 and 1 wrongly.
     return tf.raw_ops.PlaceholderWithDefault(input=found, shape=spec.shape)

@@ -1,4 +1,4 @@
-"""The best of some texts that continue another one."""
+"""Multiple choice: the best of several continuations of a text."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ class MultipleChoice(Task):
 
 
 class _PackedChoices(MultiRow):
-    """As ``MultiRow``, of the text with each choice; and the choices."""
+    """Packs the text with each choice, as ``MultiRow``; also returns the choices."""
 
     def __init__(self, backbone: Backbone, tokenizer: Tokenizer, options: Any, fields: Fields):
         super().__init__(backbone, tokenizer, options, fields, options.truncation)
@@ -211,7 +211,7 @@ class _ChoiceTargets(Targets):
     def __init__(self, count: int):
         self.count = count
         letters = list(string.ascii_uppercase[:count])
-        # How a label may be written; either way in the order of the choices.
+        # Accepted spellings of labels: indices, then letters, both in the order of the choices.
         self.known = list(map(str, range(count))) + (letters if len(letters) == count else [])
 
     def check(self, y: Any) -> None:

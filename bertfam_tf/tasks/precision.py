@@ -1,4 +1,4 @@
-"""Embeddings in fewer bits, as sentence-transformers' ``quantize_embeddings`` computes them."""
+"""Quantization of embeddings, equal to sentence-transformers' ``quantize_embeddings``."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ def quantize_embeddings(
     ranges: Any = None,
     calibration_embeddings: Any = None,
 ) -> np.ndarray:
-    """Converts embeddings to fewer bits.
+    """Quantizes embeddings, as the function of this name in sentence-transformers.
 
-    The bytes are those of the function of this name in sentence-transformers, except that ranges
-    are never those of the embeddings themselves: bytes of different ranges cannot be compared.
+    Unlike there, ranges are never taken from the embeddings themselves, because codes of different
+    ranges cannot be compared.
 
     Args:
         embeddings: float (texts, width).
-        precision: ``"float32"``; ``"int8"`` or ``"uint8"``, one byte for each value; ``"binary"``
-            or ``"ubinary"``, one bit for each, whether it is positive, the first in the highest bit
-            of the first byte, as int8 (less 128) or uint8.
-        ranges: for the integers: the smallest and the largest of each value, (2, width); values
-            beyond them are those.
-        calibration_embeddings: embeddings of typical texts, float (texts, width), to take the
-            ranges of, in place of ``ranges``.
+        precision: ``"float32"``; ``"int8"`` or ``"uint8"``, one byte per dimension; ``"binary"`` or
+            ``"ubinary"``, one bit per dimension, 1 for positive values, packed with the first
+            dimension in the highest bit, as int8 (minus 128) or uint8.
+        ranges: for int8 and uint8: the minimum and maximum of each dimension, (2, width); values
+            outside are clipped.
+        calibration_embeddings: embeddings of typical texts, float (texts, width), from which ranges
+            are computed, in place of ``ranges``.
 
     Returns:
         float32, int8 or uint8 (texts, width), or int8 or uint8 (texts, ⌈width / 8⌉).
 
     Raises:
-        ValueError: for an unknown precision, integers without ranges or with ranges that are not
-            finite, ranges for another precision, or arrays of another shape.
+        ValueError: for an unknown precision, missing or non-finite ranges for int8 and uint8,
+            ranges for another precision, or arrays of another shape.
     """
     values = np.asarray(embeddings)
     if values.ndim != 2 or values.dtype.kind != "f":
@@ -58,7 +58,7 @@ def quantize_embeddings(
 
 
 def ranges_of(embeddings: Any) -> np.ndarray:
-    """The smallest and the largest of each value, float32 (2, width).
+    """Returns the minimum and maximum of each dimension, float32 (2, width).
 
     Args:
         embeddings: float (texts, width).

@@ -18,10 +18,10 @@ from bertfam_tf.text import Packer, Tokenizer, Windows, spans_of
 from bertfam_tf.text.packing import Truncation
 from bertfam_tf.text.special_tokens import TEXTS, Layout
 
-# The tokens whose vectors are pooled, if those of a prompt are not.
+# 1 at the tokens to pool, in models that exclude the prompt.
 POOLED = "pooling_mask"
 PACKED = ("token_ids", "padding_mask", "segment_ids", POOLED)
-# Of an example in one call of the model: a hundred windows would need gigabytes of scores.
+# Rows per call of the model: attention scores of a hundred windows would take gigabytes.
 _ROWS_PER_CALL = 32
 
 
@@ -104,13 +104,13 @@ class SingleRow(_Preprocessor):
 
     Args:
         backbone: whose inputs are made.
-        tokenizer: splits texts.
-        options: the task's.
+        tokenizer: the tokenizer.
+        options: the task's options.
         fields: names of the texts.
-        truncation: which of two texts is truncated, as ``Packer`` takes it.
-        prompt: is put before the first text.
-        pool_prompt: whether the tokens of the prompt, and special tokens before it, are pooled.
-            If not, the model has the input ``pooling_mask``.
+        truncation: which of two texts is truncated, as for ``Packer``.
+        prompt: the prefix of the first text.
+        pool_prompt: whether the prompt's tokens, and special tokens before it, are pooled. If not,
+            the model has the input ``pooling_mask``.
         layout: special tokens and segments; None for the tokenizer's.
 
     Call:
@@ -118,9 +118,9 @@ class SingleRow(_Preprocessor):
 
     Returns:
         ``token_ids``, ``padding_mask`` and ``segment_ids``, and ``pooling_mask`` unless
-        ``pool_prompt``, int32 (batch, longest), token ids with the axes of
-        ``Tokenizer.token_shape`` after these; in place of the longest row here and below what
-        the option ``padding`` says.
+        ``pool_prompt``, int32 (batch, longest); token ids have the axes of
+        ``Tokenizer.token_shape`` in addition. ``longest``, here and below, is the longest row, or
+        the length that the option ``padding`` selects.
     """
 
     rows_per_example: int | None = 1
@@ -204,7 +204,7 @@ class MultiRow(SingleRow):
         features: string tensors; the first (batch,), the second (batch, texts).
 
     Returns:
-        as ``SingleRow``, int32 (batch, texts, longest).
+        As ``SingleRow``, int32 (batch, texts, longest).
     """
 
     rows_per_example: int | None = None
@@ -225,7 +225,7 @@ class MultiRow(SingleRow):
         """
         batch, count = tf.unstack(tf.shape(others))
         count = self.rows_per_example or count
-        # A text is split once, whatever the number of the others.
+        # The first text is tokenized once, whatever the number of second texts.
         first = self.languages.tokenizer_of(language).tokenize(texts)
         first = tf.gather(first, tf.repeat(tf.range(batch), count))
         tokenizer = self.languages.tokenizer_of(repeated(language, count))
@@ -264,8 +264,8 @@ class WindowedPreprocessor(_Preprocessor):
         features: string tensors (batch,).
 
     Returns:
-        what ``Windows`` does, and the bytes of the document that each token covers: ``start`` and
-        ``end``, int32 (windows, longest), -1 where ``piece`` is.
+        The result of ``Windows``, and the byte offsets of each token in the document: ``start``
+        and ``end``, int32 (windows, longest), -1 where ``piece`` is -1.
     """
 
     def __init__(
@@ -305,8 +305,8 @@ class WindowedPreprocessor(_Preprocessor):
 def in_parts(
     model: keras.Model, inputs: dict[str, tf.Tensor], size: int = _ROWS_PER_CALL
 ) -> tf.Tensor:
-    """The outputs of a Keras model for any number of rows, of which it gets ``size`` at a time."""
-    # The model is called without rows too: nothing cannot be concatenated.
+    """Runs a Keras model on any number of rows, ``size`` at a time, and concatenates outputs."""
+    # At least one call, also for 0 rows: an empty list cannot be concatenated.
     count = tf.maximum(tf.shape(inputs["token_ids"])[0], 1)
     dtype, shape = model.output.dtype, model.output_shape
     parts = tf.TensorArray(dtype, -(-count // size), infer_shape=False, element_shape=shape)
@@ -323,7 +323,7 @@ def in_parts(
 def rows_of(
     specs: Mapping[str, Any], model: Callable[[dict[str, Any]], Any], count: int | None = None
 ) -> tuple[dict[str, Any], Any]:
-    """A model of several rows for each example, from one of rows.
+    """Turns a function on rows into one on several rows for each example.
 
     Args:
         specs: Keras tensors (rows, length, …), the inputs of ``model`` by name.
@@ -342,7 +342,7 @@ def rows_of(
 
 
 def run_rows(model: keras.Model, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
-    """The outputs of a model of ``rows_of``, of which it computes a limited number at a time.
+    """Runs a model of ``rows_of`` on a limited number of rows at a time.
 
     Args:
         model: from (batch, count, length) to (batch, count, …).
@@ -351,13 +351,13 @@ def run_rows(model: keras.Model, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
     batch, count, length = tf.unstack(tf.shape(inputs["padding_mask"]))
     shape = [batch * count, 1, length]
     rows = {n: tf.reshape(x, [*shape, *x.shape[3:]]) for n, x in inputs.items()}
-    # Without rows, the model was called for one that is not there.
+    # Drops the row that in_parts adds to 0 rows.
     found = in_parts(model, rows)[: batch * count]
     return tf.reshape(found, [batch, count, *model.output_shape[2:]])
 
 
 def token_counts(preprocessor: Preprocessor, features: dict[str, tf.Tensor]) -> tf.Tensor:
-    """Tokens of each example, int32 (batch,): of all the model's inputs that it becomes."""
+    """Returns the number of tokens of each example, over all of its rows, int32 (batch,)."""
     count = tf.shape(next(iter(features.values())))[0]
     encoded = preprocessor(features)
     mask = encoded["padding_mask"]  # (rows, …, length)
@@ -384,8 +384,8 @@ def model_inputs(
         rows = tf.reshape(language, [-1, 1])
         inputs[LANGUAGES] = tf.broadcast_to(rows, tf.shape(inputs["padding_mask"]))
     inputs = backbone.complete(inputs)
-    # Grappler does not see the rank of what comes out of a tokenizer's function or enters a loop,
-    # and warns of every softmax for which it cannot estimate a cost.
+    # Grappler loses ranks in tokenizers' functions and in loops, and then warns for every softmax
+    # that it cannot estimate the cost.
     return {
         name: tf.ensure_shape(inputs[name], [None, *spec.shape[1:]])
         for name, spec in backbone.token_inputs.items()

@@ -27,14 +27,14 @@ _TOKENIZER, _LENGTH, _NO_LENGTH = "tokenizer_config.json", "model_max_length", 1
 
 
 class Published:
-    """What a published checkpoint has beside a model, its head and its tokenizer: nothing here.
+    """Files of a published checkpoint beside the model, its head and its tokenizer: none here.
 
     Args:
-        directory: of the checkpoint.
+        directory: the checkpoint.
 
     Attributes:
         model: the directory of the model and the tokenizer.
-        options: stored options of the task.
+        options: the task's options that the checkpoint stores.
 
     Raises:
         CheckpointError: for files that are damaged or not supported.
@@ -45,7 +45,7 @@ class Published:
         self.options: dict[str, Any] = tokenizer_length(directory)
 
     def tokenizer(self, tokenizer: Tokenizer) -> Tokenizer:
-        """The tokenizer of the checkpoint, from that of its model."""
+        """Returns the checkpoint's tokenizer, given the model's."""
         return tokenizer
 
     def fill(self, task: Any) -> None:
@@ -53,13 +53,13 @@ class Published:
 
     @staticmethod
     def write(task: Any, directory: Path) -> None:
-        """Writes what this class reads, into the directory of the model."""
+        """Writes the files that this class reads into the directory of the model."""
 
 
 def tokenizer_length(directory: Path) -> dict[str, Any]:
-    """``max_length`` from a tokenizer's ``model_max_length``, as transformers cuts texts by it.
+    """Returns ``max_length`` from ``model_max_length``, to which transformers truncates texts.
 
-    Empty without one, or with the huge number that stands for none there.
+    Empty if it is missing, or the huge number that means no limit.
 
     Raises:
         CheckpointError: for a file that is damaged, or a length below 1.
@@ -108,7 +108,7 @@ def _open_task(
                 error.add_note(f"{cls.__name__} has an option {near[0]!r}.")
         raise
     known = declared.names(kind)
-    # What a library's own files say comes before what its format has for all tasks.
+    # A library's own files take precedence over the options of its format.
     stored = {n: v for n, v in checkpoint.options.items() if n in known} | published.options
     options = {**stored, **{n: v for n, v in given.items() if v is not None or n not in stored}}
     head = cls.head_of(checkpoint.family.name)
@@ -166,7 +166,7 @@ def _fill_head(
             task.class_names,
             task.head.num_labels,
         )
-        # Where the outputs have no names, those that are given name them in order.
+        # Outputs without stored names get the given labels in order.
         if wanted and checkpoint.labels and stored != wanted:
             other = f"is for the labels {', '.join(stored)}"
         elif len(stored) != count:

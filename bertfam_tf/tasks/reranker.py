@@ -1,4 +1,4 @@
-"""How well documents answer a query (passage re-ranking with BERT, arXiv 1901.04085)."""
+"""Rerankers: cross-encoders that score documents for a query (arXiv 1901.04085)."""
 
 from __future__ import annotations
 
@@ -64,17 +64,17 @@ class PretrainedRerankerArguments(RerankerArguments, BackboneOverrides, total=Fa
 
 
 class Reranker(Task):
-    """Scores of documents for a query, by a model that reads both together (a cross-encoder).
+    """Scores documents for a query with a cross-encoder, which reads both together.
 
     An example is a ``query`` and a ``document``, or a query and a list of documents. ``predict``
     takes ``{"query": …, "document": …}`` or a tuple in that order. It returns the scores, float32
-    (examples,); of lists, which may differ in length, an array (documents,) for each query.
+    (examples,); for lists, which may differ in length, an array (documents,) for each query.
     ``rank`` orders the documents of one query.
 
-    Labels are numbers of the same shape, 0 for documents that do not answer the query; of lists in
-    a ``tf.data.Dataset``, whose documents must be of one number, NaN where there is no document.
-    ``evaluate`` returns the loss and, which are of use for lists alone, nDCG and the mean
-    reciprocal rank of the first 10 documents.
+    Labels are relevance scores in the same shape, 0 for irrelevant documents. In a
+    ``tf.data.Dataset``, all lists have the same length; the label is NaN where there is no
+    document. ``evaluate`` returns the loss, and nDCG@10 and MRR@10, which are meaningful for lists
+    only.
 
     ``from_pretrained`` and ``save_pretrained`` read and write the files of sentence-transformers'
     ``CrossEncoder`` with one label. An export has the signature ``rank``: ``query``, string
@@ -86,12 +86,12 @@ class Reranker(Task):
     Args:
         backbone: an encoder; with a pooler if its family classifies with it.
         tokenizer: its tokenizer.
-        activation: of the scores: ``'sigmoid'``, from 0 to 1; or None, the logits.
-        objective: the loss of ``fit``: ``'binary'``, the cross-entropy with labels from 0 to 1;
-            ``'listwise'``, that of a softmax over a query's documents, with labels divided by their
-            sum (arXiv 2101.08751); ``'mse'``, the squared error of the logits, for the scores of a
-            teacher; ``'margin_mse'``, that of the difference between the first document's logit and
-            the others' (arXiv 2010.02666).
+        activation: ``'sigmoid'`` for scores from 0 to 1; None for logits.
+        objective: the loss of ``fit``: ``'binary'``, binary cross-entropy, for labels from 0 to 1;
+            ``'listwise'``, softmax cross-entropy over a query's documents, with labels divided by
+            their sum (arXiv 2101.08751); ``'mse'``, the squared error of logits, for a teacher's
+            scores; ``'margin_mse'``, the squared error of the margin between the first document's
+            logit and each other one (arXiv 2010.02666).
         max_length, padding, language_id, languages: as for ``Task``.
 
     Raises:
@@ -199,7 +199,7 @@ class Reranker(Task):
             verbose, steps, callbacks, language, columns: as for ``Task.predict``.
 
         Returns:
-            float32 (examples,); of lists of documents, a list of float32 (documents,).
+            float32 (examples,); for lists of documents, a list of float32 (documents,).
 
         Raises:
             ValueError, TypeError: as ``Task.predict`` raises them.
@@ -245,11 +245,11 @@ class Reranker(Task):
             batch_size: documents in a batch.
 
         Returns:
-            the best first, ``{"index": int, "score": float, "text": str}``, with the index in
-            ``documents``; of equal scores, the first document first.
+            ``{"index": int, "score": float, "text": str}`` for each document, the best first;
+            ``index`` is the position in ``documents``. Ties keep the order of ``documents``.
 
         Raises:
-            ValueError: for no documents, or what is not a string.
+            ValueError: if there are no documents, or one is not a string.
         """
         documents = list(documents)
         scores = self.predict(([query] * len(documents), documents), batch_size=batch_size)
@@ -401,7 +401,7 @@ def _check_lists(queries: Any, documents: Sequence[Any]) -> None:
 
 
 def _known(targets: Any) -> tuple[Any, Any]:
-    """Labels without NaN, and bool, which of them count; both (batch, documents)."""
+    """Labels with 0 in place of NaN, and whether each is known; both (batch, documents)."""
     known = ops.logical_not(ops.isnan(targets))
     return ops.where(known, targets, 0.0), known
 
@@ -417,7 +417,7 @@ def _listwise(targets: Any, logits: Any, weights: Any) -> SumAndCount:
     x = ops.where(known, ops.cast(logits, "float32"), -1e9)
     total = ops.sum(true, axis=-1)
     losses = -ops.sum(true * ops.log_softmax(x, axis=-1), axis=-1)
-    relevant = total > 0  # the others say nothing of an order
+    relevant = total > 0  # other queries have no relevant document, so no order
     return mean_loss(losses / ops.where(relevant, total, 1.0), weights, relevant)
 
 

@@ -1,4 +1,4 @@
-"""How often each of several tasks is trained."""
+"""Sampling of batches in multi-task training."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from bertfam_tf.names import unknown
 def batches_per_task(
     batches: Mapping[str, int], sampling: float | Mapping[str, float], steps: int | None
 ) -> dict[str, int]:
-    """How many batches of each task an epoch has.
+    """Returns the number of batches of each task in an epoch.
 
     Args:
-        batches: of the data, by task; negative if unknown.
+        batches: the number of batches in each task's data; negative if unknown.
         sampling, steps: as for ``fit``.
     """
     unknown_size = [name for name, count in batches.items() if count < 0]

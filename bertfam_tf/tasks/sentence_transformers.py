@@ -1,7 +1,7 @@
-"""The files of a sentence-transformers directory, beside a transformers model and its tokenizer.
+"""The module files of sentence-transformers, beside a transformers model and its tokenizer.
 
-``modules.json`` lists what is computed: a transformer, pooling, dense layers, normalization. Each
-has a folder; the transformer is in the root, in older directories in ``0_Transformer``.
+``modules.json`` lists the modules in order: a transformer, pooling, dense layers, normalization.
+Each has a folder; the transformer is in the root, in older directories in ``0_Transformer``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TRANSFORMER = "sentence_bert_config.json"
 _CONFIG = "config.json"
 _LIBRARY = "sentence_transformers."
 _TORCH = "torch.nn.modules."
-# Their names of poolings, with the key of each in files from before version 5.
+# sentence-transformers' names of poolings, with our name and the key in files before version 5.
 _POOLINGS = {
     "cls": ("first", "pooling_mode_cls_token"),
     "max": ("max", "pooling_mode_max_tokens"),
@@ -56,7 +56,7 @@ _ACTIVATIONS = {
     "silu": "activation.SiLU",
 }
 _WEIGHTS = {"kernel": "linear.weight|T", "bias": "linear.bias"}
-# What a transformer module says if it takes texts alone.
+# Settings of a transformer module for text inputs only.
 _PLAIN: dict[str, Any] = {
     "processing_kwargs": {},
     "processor_kwargs": {},
@@ -66,22 +66,22 @@ _PLAIN: dict[str, Any] = {
 
 
 class _Directory(Published):
-    """What the library's directories have in common."""
+    """Reads files that all of the library's model types have."""
 
     def __init__(self, directory: Path):
         super().__init__(directory)
         self._lower_case = False
 
     def _read_transformer(self, folder: Path, task: str, output: str = "token_embeddings") -> None:
-        """Reads what a transformer is for, and the maximum length of texts.
+        """Reads the config of the transformer module: maximum length and lower-casing.
 
         Args:
-            folder: its folder.
-            task: the ``transformer_task`` that it has to have.
-            output: the ``module_output_name`` that it has to have.
+            folder: the module's folder.
+            task: the expected ``transformer_task``.
+            output: the expected ``module_output_name``.
         """
         file = folder / _TRANSFORMER
-        # Its name before the first release with all families in one class.
+        # Old releases had a class, and a name of this file, per family.
         older = sorted(folder.glob("sentence_*_config.json"))
         if not file.is_file() and older:
             file = older[0]
@@ -102,7 +102,7 @@ class _Directory(Published):
         self.options["max_length"] = length
 
     def tokenizer(self, tokenizer: Tokenizer) -> Tokenizer:
-        """The tokenizer of these files: ``do_lower_case`` adds to that of the transformer."""
+        """Returns the transformer's tokenizer, lower-casing if ``do_lower_case`` is set."""
         config = tokenizer.get_config()
         if not self._lower_case or config.get("lower_case"):
             return tokenizer
@@ -111,13 +111,13 @@ class _Directory(Published):
                 f"{self.model} has do_lower_case, which is not supported for the cased "
                 f"{type(tokenizer).__name__} there."
             )
-        # Theirs lower-cases before everything else, and keeps accents.
+        # sentence-transformers lower-cases first, and keeps accents.
         accents = bool(config.get("strip_accents"))
         return tokenizer.from_config({**config, "lower_case": True, "strip_accents": accents})
 
 
 class Modules(_Directory):
-    """What a directory says; nothing if it has no ``modules.json``.
+    """The modules of an embedder (``SentenceTransformer``); none without ``modules.json``.
 
     Raises:
         CheckpointError: for a file that is missing or damaged, a module, pooling or activation
@@ -169,7 +169,7 @@ class Modules(_Directory):
         else:
             known = {key: mode for mode, (_, key) in _POOLINGS.items()}
             chosen = [k for k, on in said.items() if k.startswith("pooling_mode_") and on]
-            # Concatenated in this order, whatever that of the file is.
+            # sentence-transformers concatenates in this order, whatever the order in the file.
             modes = sorted((known.get(key, key) for key in chosen), key=[*_POOLINGS, *chosen].index)
         if not modes or not all(isinstance(m, str) and m in _POOLINGS for m in modes):
             raise CheckpointError(
@@ -183,7 +183,7 @@ class Modules(_Directory):
         )
 
     def fill(self, task: Any) -> None:
-        """Loads the weights of the dense layers, if the task has those of the checkpoint."""
+        """Loads the weights of the dense layers, if the task has the same layers."""
         if [asdict(each) for each in task.projections] != self.options.get("projections", []):
             _log.warning(
                 "The projections are initialized at random: those of %s differ.", self.model
@@ -204,7 +204,7 @@ class Modules(_Directory):
 
 
 class CrossEncoder(_Directory):
-    """What the directory of a cross-encoder says, which may have no ``modules.json``.
+    """The modules of a ``CrossEncoder``, which may have no ``modules.json``.
 
     Raises:
         CheckpointError: for a file that is damaged, or a module, activation or prompt that is not
@@ -256,7 +256,7 @@ class CrossEncoder(_Directory):
 
 
 class SparseEncoder(_Directory):
-    """What the directory of a sparse encoder says; nothing if it has no ``modules.json``.
+    """The modules of a ``SparseEncoder``; none without ``modules.json``.
 
     Raises:
         CheckpointError: for a file that is missing or damaged, or a module, activation or prompt
@@ -356,7 +356,7 @@ def _projection(folder: Path) -> dict[str, Any]:
 
 
 def _without_prompts(file: Path) -> None:
-    """Raises an error if there is a text to put before others."""
+    """Raises CheckpointError if the file has a prompt that is not empty."""
     if any(_prompts(file)["prompts"].values()):
         raise CheckpointError(f"{file} has prompts, expected none.")
 
@@ -391,7 +391,7 @@ def _is_table(value: Any) -> bool:
 
 
 def _check_names(file: Path, said: Mapping[str, Any]) -> None:
-    """Raises an error if a module reads or writes other vectors than those of the texts."""
+    """Raises CheckpointError if a module reads or writes anything but sentence embeddings."""
     for key in ("module_input_name", "module_output_name"):
         if said.get(key) not in (None, "sentence_embedding"):
             raise CheckpointError(

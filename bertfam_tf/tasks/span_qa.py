@@ -1,4 +1,4 @@
-"""Answers that are parts of a document, as in SQuAD."""
+"""Extractive question answering, as in SQuAD."""
 
 from __future__ import annotations
 
@@ -127,20 +127,20 @@ class PretrainedSpanArguments(SpanArguments, BackboneOverrides, total=False):
 
 
 class SpanQA(Task):
-    """The part of a context that answers a question (BERT on SQuAD, arXiv 1810.04805).
+    """Extracts the span of a context that answers a question (BERT on SQuAD, arXiv 1810.04805).
 
-    A context of any length is read in overlapping windows, and the answer is the best span of all
-    of them: the sum of its start's and its end's logits is the highest, over every start in the
-    window where that token has most context, and every length up to ``max_answer``.
+    A context of any length is read in overlapping windows. The answer is the span with the highest
+    sum of start and end logits over all windows, for every start token, in the window where it has
+    the most context, and every length up to ``max_answer``.
 
     ``predict`` returns for each question ``{"answer", "start", "end", "score", "no_answer_score",
     "n_best"}``. ``answer`` is ``context[start:end]``, a str, of which ``start`` and ``end`` are
     offsets in characters; bytes of a context that are not UTF-8 count as
-    ``bytes.decode("utf-8", "replace")`` reads them. ``score`` is its probability among the best
-    ones and, with a ``null_threshold``, no answer; ``no_answer_score`` by how much the logits of no
-    answer are above the best span's. ``n_best`` is a list of ``{"answer", "start", "end",
-    "score"}``, best first, as many as there are. No answer is "", -1, -1; a context without tokens
-    has no other, and a ``no_answer_score`` of 1e9.
+    ``bytes.decode("utf-8", "replace")`` reads them. ``score`` is the softmax over the ``n_best``
+    spans and, with a ``null_threshold``, no answer; ``no_answer_score`` is the logit of no answer
+    minus that of the best span. ``n_best`` is a list of up to ``n_best`` entries ``{"answer",
+    "start", "end", "score"}``, the best first. No answer is "", -1, -1; a context without tokens
+    has no answer, and a ``no_answer_score`` of 1e9.
 
     The exported model returns the same as tensors: ``answer`` string, ``start`` and ``end``
     int32, ``score`` and ``no_answer_score`` float32, all (batch,); ``n_best_answers``,
@@ -152,14 +152,14 @@ class SpanQA(Task):
     count. "" (and -1) is for questions without an answer. A window without the whole answer is
     trained to the position of the cls token, or to the first where the tokenizer's layout has none.
 
-    ``evaluate`` gives SQuAD's exact match and F1, in percent, of the best of each question's gold
-    answers: ``"answers"``, strings (questions, answers) padded with "", or a list of lists, where
-    the labels have them, else ``"answer"``.
+    ``evaluate`` returns SQuAD's exact match and F1, in percent, against the best of each question's
+    gold answers: ``"answers"`` of the labels, strings (questions, answers) padded with "", or a
+    list of lists; else ``"answer"``.
 
-    With a ``null_threshold`` the answer is "" where a question seems to have none (SQuAD 2.0, arXiv
-    1806.03822): where the lowest of the windows' scores for the cls token is more than that above
-    the best span's. ``no_answer_score`` is that difference, ``metrics.best_threshold`` finds a
-    good threshold, and ``null_threshold`` may be set at any time.
+    With a ``null_threshold``, the answer is "" if ``no_answer_score`` exceeds the threshold (SQuAD
+    2.0, arXiv 1806.03822). The logit of no answer is the lowest one of the cls token over all
+    windows. ``metrics.best_threshold`` finds a good threshold; ``null_threshold`` may be set at any
+    time.
 
     Args:
         backbone: an encoder.
@@ -169,17 +169,17 @@ class SpanQA(Task):
         feature_layers: the layers whose outputs the head reads: indices, 0 for the embeddings'
             output and -1 for the last layer's, such as ``(-4, -3, -2, -1)``; or ``'all'`` layers
             without the embeddings. None for the last one's.
-        combine_layers: what makes one vector of these: ``'concatenate'``, ``'sum'``, or ``'mix'``,
-            a sum with trained weights (ELMo, arXiv 1802.05365). BERT compares them in table 7
-            (arXiv 1810.04805).
+        combine_layers: how these layers are combined: ``'concatenate'``, ``'sum'``, or ``'mix'``, a
+            sum with trained weights (ELMo, arXiv 1802.05365). BERT compares them in table 7 (arXiv
+            1810.04805).
         stride: the number of tokens by which windows overlap; None for 128, or a third of
             ``max_length`` if that is less.
         max_question: maximum number of tokens of a question; longer ones are truncated. None for
             64, or a sixth of ``max_length`` if that is less.
         max_answer: maximum number of tokens of an answer.
         n_best: the number of answers to return for a question.
-        null_threshold: the margin by which no answer has to score above the best span to be the
-            answer; None if every question has an answer.
+        null_threshold: the margin by which the logit of no answer must exceed the best span's; None
+            if every question has an answer.
         padding, language_id, languages: as for ``Task``.
 
     Raises:
@@ -340,7 +340,7 @@ class _QuestionWindows(WindowedPreprocessor):
         return {**windows, **texts, "null": self._null_position(windows)}
 
     def _null_position(self, windows: dict[str, tf.Tensor]) -> tf.Tensor:
-        """The cls token's; a question may contain its text, so ids alone do not tell."""
+        """The cls token's position. Ids are not enough: a question may contain the cls token."""
         entries = self.tokenizer.layout.pair
         if "cls" not in entries:
             return first_true(windows["padding_mask"] > 0)
@@ -352,7 +352,7 @@ class _QuestionWindows(WindowedPreprocessor):
 
 
 def _start_and_end_logits(logits: tf.Tensor, _: Any) -> Tensors:
-    """Logits (batch, length, 2) as two, float32 (batch, length)."""
+    """Splits logits (batch, length, 2) into start and end logits, float32 (batch, length)."""
     logits = tf.cast(logits, tf.float32)
     return {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}
 
@@ -392,7 +392,7 @@ def _scores(answered: Iterable[tuple[Any, tuple]]) -> dict[str, float]:
 def _extracted(
     context: tf.Tensor, first: tf.Tensor, after: tf.Tensor, found: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Bytes of contexts to texts without white space around them.
+    """Extracts byte ranges of contexts as texts, without surrounding white space.
 
     Args:
         context: string (batch,).

@@ -1,4 +1,4 @@
-"""Labels of questions: answers, and where they start, as positions of tokens."""
+"""Targets of question answering: answers and their offsets as token positions."""
 
 from __future__ import annotations
 
@@ -106,7 +106,8 @@ def _bytes_of_answer(
         int32 (batch,), the first bytes and the bytes after the last; 0 and 0 for no answer.
 
     Raises:
-        InvalidArgumentError: at run time, with ``MARK``, for the first answer that is not there.
+        InvalidArgumentError: at run time, with ``MARK``, for the first answer that is not in its
+            context.
     """
     context = features[CONTEXT]
     bare = tf.strings.regex_replace(answer, f"^{SPACES}|{SPACES}$", "")

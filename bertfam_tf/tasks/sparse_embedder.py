@@ -1,4 +1,4 @@
-"""Weights of vocabulary pieces for each text (SPLADE, arXiv 2109.10086)."""
+"""Sparse embeddings over the vocabulary (SPLADE, arXiv 2109.10086)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bertfam_tf.tasks.sentence_transformers import SparseEncoder
 from bertfam_tf.tasks.task import Task
 from bertfam_tf.text import Tokenizer
 
-# Of texts in one call of the model: each token has a logit for each piece of the vocabulary.
+# Texts per call of the model: logits (texts, length, vocabulary) take much memory.
 _ROWS_PER_CALL = 4
 
 
@@ -50,11 +50,11 @@ class PretrainedSparseArguments(SparseArguments, BackboneOverrides, total=False)
 
 
 class SparseEmbedder(Task):
-    """Sparse vectors whose dot product is the similarity of two texts, for inverted indexes.
+    """Sparse embeddings, compared by dot product, for inverted indexes (SPLADE).
 
-    A text's weight of a piece is the largest log(1 + relu(logit)) that the masked language model
-    gives the piece at any token. ``predict`` returns for each text ``{"tokens": list of str,
-    "weights": float32 array}``, the pieces with a weight above 0, the largest first.
+    The weight of a vocabulary entry is the maximum over the text's tokens of log(1 + relu(logit))
+    of the masked language model. ``predict`` returns for each text ``{"tokens": list of str,
+    "weights": float32 array}``, the entries with positive weights, the largest first.
     ``from_pretrained`` reads, and ``save_pretrained`` writes, the files of sentence-transformers'
     ``SparseEncoder``; it also reads models that are only a masked language model.
 
@@ -65,8 +65,8 @@ class SparseEmbedder(Task):
     Args:
         backbone: an encoder of a family with a masked language model's head.
         tokenizer: its tokenizer.
-        pooling: of the weights that a text's tokens give a piece.
-        max_pieces: the most pieces of a text that are kept, those of the largest weight.
+        pooling: how the weights at a text's tokens are combined: ``max`` or ``sum``.
+        max_pieces: the number of entries to keep for a text, those with the largest weights.
         max_length, padding, language_id, languages: as for ``Task``.
 
     Raises:
@@ -108,7 +108,7 @@ class SparseEmbedder(Task):
         logits = head(backbone(inputs, outputs=head.reads))  # (batch, length, vocabulary)
         # A model may have embeddings beyond the vocabulary, which stand for no text.
         weights = ops.relu(ops.cast(logits[..., : tokenizer.vocab_size], "float32"))
-        if options.pooling == "max":  # of logits is of weights
+        if options.pooling == "max":  # weights grow with logits, so the maximum comes first
             weights = ops.log1p(ops.max(_real(weights, inputs), axis=1))
         else:
             weights = ops.sum(_real(ops.log1p(weights), inputs), axis=1)

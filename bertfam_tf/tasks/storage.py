@@ -1,4 +1,4 @@
-"""Tasks on disk."""
+"""Saves and loads tasks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def describe(task: Task) -> dict[str, Any]:
-    """What is needed to rebuild a task, except weights and tokenizer, as JSON values."""
+    """Returns the JSON description that rebuilds a task, without weights and tokenizer."""
     return {
         "bertfam_tf": bertfam_tf.__version__,
         "task": type(task).__name__,
@@ -54,7 +54,7 @@ def describe_tasks(model: MultiTask) -> dict[str, Any]:
 
 
 def save(task: Task | MultiTask, target: Path, overwrite: bool) -> None:
-    """Writes a task as ``Task.save`` says."""
+    """Writes a task; see ``Task.save``."""
     replace = overwrite and is_saved(target)
     if not replace:
         files.check_new(target, "a saved task" if overwrite else "")
@@ -94,13 +94,13 @@ def write(
     """Writes this package's own format into an existing directory.
 
     Args:
-        directory: the directory; the sums of the files that it contains are stored too.
-        weights: by variable path.
-        tokenizer: of the model.
-        description: as ``describe`` returns it, but ``task`` may be None: then no task can be
-            loaded without naming it. More keys: ``heads``, the heads of the family that are
-            stored, of which the task may have one; ``other_weights``, paths of weights that are
-            not the backbone's; ``labels`` of the task's head; ``languages``, their ids.
+        directory: the directory; checksums of the files that it already contains are stored too.
+        weights: arrays by variable path.
+        tokenizer: the tokenizer.
+        description: as ``describe`` returns it, but ``task`` may be None: only ``from_pretrained``
+            of a task class can then load it. Further keys: ``heads``, the names of the stored
+            heads; ``other_weights``, paths of weights that are not the backbone's; ``labels``, of
+            the task's head; ``languages``, code to id.
     """
     safetensors.write(weights, directory / SINGLE)
     tokenizer.save(directory / TOKENIZER)
@@ -113,7 +113,7 @@ def write(
 
 
 def packed(task: Task | MultiTask) -> dict[str, bytes]:
-    """The files of a saved task by their paths, for pickles and copies."""
+    """Returns the files of a saved task by relative path, for pickling and copying."""
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder) / "task"
         save(task, directory, overwrite=False)
@@ -122,10 +122,10 @@ def packed(task: Task | MultiTask) -> dict[str, bytes]:
 
 
 def unpacked(stored: dict[str, bytes]) -> Task | MultiTask:
-    """The task of ``packed``.
+    """Returns the task of which ``packed`` returned the files.
 
     Raises:
-        CheckpointError: for a path outside of the task, or as ``load``.
+        CheckpointError: if a path leaves the directory; and as ``load``.
     """
     with tempfile.TemporaryDirectory() as folder:
         for name, content in stored.items():
@@ -138,7 +138,7 @@ def unpacked(stored: dict[str, bytes]) -> Task | MultiTask:
 
 
 def _stored_path(name: str, task: Task, path: str) -> str:
-    """The name of a weight in the file: those of heads of several tasks have the tasks' names."""
+    """The name of a weight in the file; weights of several tasks' heads begin with the task."""
     shared = {variable.path for variable in task.backbone.weights}
     return path if not name or path in shared else f"{name}/{path}"
 
@@ -159,12 +159,12 @@ def load(
     task_class: Callable[[str], type[Task]],
     several: Callable[[dict[str, Task]], MultiTask],
 ) -> Task | MultiTask:
-    """The task, or tasks, that ``save`` wrote.
+    """Loads the task, or tasks, that ``save`` wrote.
 
     Args:
-        path: its directory.
-        task_class: finds a task by its name.
-        several: makes the model of several tasks.
+        path: the directory.
+        task_class: returns a task class by name.
+        several: builds a ``MultiTask`` from tasks by name.
 
     Raises:
         CheckpointError: if a file is missing, or differs from the one that was saved.
@@ -224,7 +224,7 @@ def load(
 def _backbone(
     file: Path, family: Any, config: Any, tensors: Tensors, ignored: Iterable[str], what: str
 ) -> Backbone:
-    """The backbone that a description names, if its weights are there, and no unknown ones."""
+    """Builds the backbone of a description, and checks that the file has exactly its weights."""
     if not isinstance(family, str) or not isinstance(config, dict):
         raise CheckpointError(f"{file} is not the description of a task: it has no config.")
     record = registry.get(family)

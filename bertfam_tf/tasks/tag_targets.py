@@ -23,7 +23,7 @@ _SHOWN = 40
 
 @keras.saving.register_keras_serializable(package="bertfam_tf")
 class WordAccuracy(keras.metrics.Mean):
-    """The share of labelled positions whose highest logit is that of the label."""
+    """Accuracy at labelled positions, the first token of each word."""
 
     def __init__(self, name: str = "accuracy", **kwargs: Any):
         super().__init__(name=name, **kwargs)
@@ -52,7 +52,7 @@ class TagTargets(Targets):
         self.split = split
 
     def prepared(self, x: Any, y: Any) -> tuple[Any, Any]:
-        """Lists of words and of tags as one string for each text."""
+        """Joins lists of words, and lists of tags, to one string per text."""
         if isinstance(x, Mapping) and LABEL in x and y is None:
             x = dict(x)
             y = x.pop(LABEL)
@@ -109,7 +109,7 @@ class TagTargets(Targets):
 
 
 def word_labels(names: Sequence[str], windows: dict[str, Any], labels: tf.Tensor) -> tf.Tensor:
-    """The index of the tag of each word of the batch, int32 [words]."""
+    """Returns the tag index of each word of the batch, int32 (words,)."""
     if labels.dtype != tf.string or labels.shape.rank != 1:
         raise ValueError(
             "labels of a data set must be one string for each text, tags separated by spaces, "
@@ -135,7 +135,7 @@ def word_labels(names: Sequence[str], windows: dict[str, Any], labels: tf.Tensor
 
 
 def word_loss(targets: Any, logits: Any, weights: Any) -> SumAndCount:
-    """Cross-entropy of the words, at their first tokens."""
+    """Cross-entropy at the first token of each word."""
     valid = keras.ops.not_equal(targets, UNLABELLED)
     safe = keras.ops.where(valid, targets, 0)
     losses = keras.ops.sparse_categorical_crossentropy(safe, logits, from_logits=True)
@@ -143,7 +143,7 @@ def word_loss(targets: Any, logits: Any, weights: Any) -> SumAndCount:
 
 
 def of_words(logits: Any, inputs: Any, targets: Any) -> tuple[Any, Any]:
-    """Of each word with a tag, at its first token; without tags of each token."""
+    """Logits of each tagged word, at its first token; of all tokens without targets."""
     valid = inputs["padding_mask"] > 0 if targets is None else targets != UNLABELLED
     return logits, keras.ops.cast(valid, "float32")
 

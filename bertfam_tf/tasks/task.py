@@ -36,24 +36,23 @@ class Task(TaskStorage, TaskInference, TaskTraining):
     """A model from text to answers: tokenizer, packing, backbone and head.
 
     ``fit``, ``evaluate`` and ``predict`` take raw text, in the structures that
-    ``bertfam_tf.data.batches`` lists. A task is a subclass that defines its options and its
-    components in ``options_type``, ``parts`` and the attributes below; ``load`` and recipes find
-    it by its class name.
+    ``bertfam_tf.data.batches`` lists. Subclasses define their options and components in
+    ``options_type``, ``parts`` and the attributes below; ``load`` and recipes look tasks up by
+    class name.
 
-    Texts of a backbone with language embeddings have a language: that of their own column
-    ``language`` in dicts, frames and data sets of dicts, the argument ``language`` of ``predict``
-    and ``evaluate``, or else the attribute ``language``, which can be changed.
+    If the backbone has language embeddings, the language of a text is its value in the column
+    ``language`` of dicts, DataFrames and data sets of dicts; else the argument ``language`` of
+    ``predict`` and ``evaluate``; else the attribute ``language``, which can be changed.
 
     Args:
-        backbone: the model that the head is on.
+        backbone: the encoder or decoder below the head.
         tokenizer: its tokenizer.
         max_length: maximum number of tokens of an example; longer ones are truncated. None for the
             backbone's number of positions, or 512 if that is unlimited.
-        padding: what batches are padded to: ``'longest'``, their longest row; ``'max_length'``, all
-            of them; or widths such as ``(32, 64, 128)``, the smallest that is enough. The latter
-            two are for XLA and TPUs, which compile once for each width.
-        language_id: the language of texts that come without one, where the backbone has language
-            embeddings.
+        padding: the length to which a batch is padded: ``'longest'``, of its longest row;
+            ``'max_length'``; or the smallest sufficient one of several, such as ``(32, 64, 128)``.
+            The latter two are for XLA and TPUs, which compile once for each length.
+        language_id: the default language of texts, for backbones with language embeddings.
         languages: ids of the backbone's languages by their codes, such as ``{'en': 0, 'de': 1}``;
             None for numbers as codes.
         name: of the Keras model.
@@ -69,18 +68,19 @@ class Task(TaskStorage, TaskInference, TaskTraining):
             with neither cannot be trained by recipes.
         trainer_settings: a dataclass of the settings of the model that trains the task, if that is
             not the task itself; the section ``trainer`` of recipes.
-        unused_settings: keys of the section ``train`` of recipes that its training does not have.
+        unused_settings: keys of the section ``train`` of recipes that training does not support.
         problem_type: ``problem_type`` in Hugging Face's config, or None.
         ranked_scores: whether ``scores`` of an answer has one for each of ``class_names``.
         needs_head: whether ``from_pretrained`` rejects checkpoints without the head.
         unpublished_inputs: inputs of the backbone that are constant in this task.
-        published_type: what published checkpoints have beside a model, its head and a tokenizer.
+        published_type: reads and writes files of published checkpoints beside the model, its head
+            and the tokenizer.
 
     Raises:
-        ValueError: for a ``max_length`` beyond the backbone's positions, a tokenizer with more
-            pieces than the backbone has embeddings, or a ``language_id`` that is missing, out of
-            range, or given for a backbone without languages.
-        TypeError: for an option that does not exist.
+        ValueError: if ``max_length`` exceeds the backbone's positions, the tokenizer has more
+            tokens than the backbone has embeddings, or ``language_id`` is missing, out of range, or
+            set for a backbone without languages.
+        TypeError: for an unknown option.
     """
 
     options_type: ClassVar[type[Options]] = Options
@@ -103,7 +103,7 @@ class Task(TaskStorage, TaskInference, TaskTraining):
         _TASKS[cls.__name__] = cls
         keras.saving.register_keras_serializable(cls.__module__.partition(".")[0])(cls)
         kind = cls.options_type
-        # With each option by name, of which Python only sees ``**options``.
+        # Lists each option by name, in place of ``**options``.
         cls.__signature__ = declared.signature(kind)  # type: ignore[attr-defined]
         for name in declared.names(kind):
             if name not in vars(cls):
@@ -143,8 +143,8 @@ class Task(TaskStorage, TaskInference, TaskTraining):
     def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> TaskComponents:
         """Returns the components of this task.
 
-        It is called before the Keras model exists: it may pass on bound methods, but must not read
-        or set attributes.
+        The constructor calls it before the Keras model exists. It may use bound methods as
+        callbacks, but must not read or set attributes.
         """
         raise NotImplementedError
 
@@ -152,26 +152,26 @@ class Task(TaskStorage, TaskInference, TaskTraining):
     def from_pretrained(cls, path: str | Path, *args: Any, **kwargs: Any) -> Self:
         """Loads a published checkpoint as this task, for ``fit`` (or ``predict``).
 
-        The checkpoint's head is loaded if it has one (for classifiers and taggers: one for the
-        same labels, or for as many without names, which then have the given ones in order);
-        otherwise the head is initialized at random, with a warning. Without ``max_length``, it is
-        the one that is stored: with the modules of sentence-transformers, with KerasHub's
-        preprocessor, or as the tokenizer's ``model_max_length``; at most the number of positions.
+        The checkpoint's head is loaded if it has one. The head of a classifier or tagger must have
+        the same labels, or the same number of unnamed outputs, which get the labels in order.
+        Otherwise the head is initialized at random, with a warning. ``max_length`` defaults to the
+        stored one (of sentence-transformers' modules, KerasHub's preprocessor, or the tokenizer's
+        ``model_max_length``), but at most the number of positions.
 
         Args:
             path: a directory, ``package:NAME``, a hub id, the name or handle of a KerasHub preset;
                 or a model of KerasHub.
-            *args: the options of the task that may be positional.
-            **kwargs: the options of the task, which its class documents, but ``language`` in place
-                of ``language_id``: the code of the texts' language, such as ``"de"``, for
-                checkpoints of XLM, or its number if they name none; None for their tokenizer's.
-                Options that name classes may be None for the names that are stored with the head.
-                Other names are config fields of the backbone, such as ``dropout=0.0``.
+            *args: positional options of the task.
+            **kwargs: options of the task, which its class documents. ``language`` replaces
+                ``language_id``: for checkpoints of XLM, the code of the texts' language, such as
+                ``"de"``, or its id; None for the tokenizer's language. Options that name classes
+                may be None for the names that are stored with the head. Other names are config
+                fields of the backbone, such as ``dropout=0.0``.
 
         Raises:
-            CheckpointError: as ``bertfam_tf.load_backbone`` raises it.
-            ValueError: as the constructor raises it, and for labels that are needed, a language
-                that the checkpoint does not have, or files of a tokenizer that are not valid.
+            CheckpointError: as ``bertfam_tf.load_backbone``.
+            ValueError: as the constructor; and for missing labels, a language that the checkpoint
+                does not have, or invalid tokenizer files.
         """
         return pretrained.open_task(cls, path, args, kwargs)
 
@@ -276,7 +276,7 @@ class Task(TaskStorage, TaskInference, TaskTraining):
         return results if return_dict else list(results.values())
 
     def predict_on_batch(self, x: Any) -> Any:
-        """The answers of ``predict``; of packed token ids, the Keras model's outputs.
+        """Returns the answers of ``predict``; for packed token ids, the Keras model's outputs.
 
         Args:
             x: as for ``train_on_batch``, without labels.
@@ -307,7 +307,7 @@ class Task(TaskStorage, TaskInference, TaskTraining):
 
     @classmethod
     def options_of_data(cls, features: Mapping[str, Any], labels: list[str]) -> dict[str, Any]:
-        """Returns the options that training data decide: pairs, and the names of labels.
+        """Infers options from training data: ``pair``, and the names of labels.
 
         Args:
             features: the ``tf.TensorSpec`` of each column of texts.
@@ -325,7 +325,7 @@ class Task(TaskStorage, TaskInference, TaskTraining):
 
     @classmethod
     def rows_per_example(cls, columns: Mapping[str, int]) -> int:
-        """Returns the number of rows of tokens that the training of an example computes.
+        """Returns the number of token sequences per training example.
 
         Args:
             columns: the number of texts in each column.
@@ -361,10 +361,10 @@ class Task(TaskStorage, TaskInference, TaskTraining):
 
 
 def task_class(name: str) -> type[Task]:
-    """The task of that name.
+    """Returns the task class of that name.
 
     Raises:
-        ValueError: if there is none; the message suggests the most similar name.
+        ValueError: for an unknown name; the message suggests the most similar one.
     """
     if name not in _TASKS:
         raise ValueError(unknown("task", name, _TASKS))

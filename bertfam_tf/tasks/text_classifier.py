@@ -1,4 +1,4 @@
-"""Labels for texts and for pairs of texts."""
+"""Classification of texts and of pairs of texts."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ class TextClassifier(Task):
         backbone: an encoder; with a pooler if its family classifies with it.
         tokenizer: its tokenizer.
         labels: names of the classes, in the order of the scores.
-        temperature: divides the logits before the softmax, so that scores are as high as they are
-            right (Guo et al. 2017, arXiv 1706.04599); see ``calibrate``.
+        temperature: divides the logits before the softmax, which calibrates the scores (Guo et al.
+            2017, arXiv 1706.04599); see ``calibrate``.
         pair: whether an example has the optional text; None decides by the first data.
         max_length, padding, language_id, languages: as for ``Task``.
 
@@ -169,11 +169,11 @@ class TextClassifier(Task):
         because transformers has no such option.
 
         Args:
-            x, y: labelled examples, as ``evaluate`` takes them, that the model has not learnt.
+            x, y: held-out labelled examples, as ``evaluate`` takes them.
             batch_size: examples in a batch.
 
         Returns:
-            the temperature, from 0.05 to 20.
+            The temperature, from 0.05 to 20.
 
         Raises:
             ValueError: for a task with several labels for a text, and as ``evaluate`` raises it.
@@ -190,7 +190,7 @@ class TextClassifier(Task):
 
 
 def best_temperature(logits: np.ndarray, labels: np.ndarray) -> float:
-    """What logits are divided by for the lowest cross-entropy, from 0.05 to 20.
+    """Returns the temperature with the lowest cross-entropy, from 0.05 to 20.
 
     Args:
         logits: float (examples, classes).
@@ -215,7 +215,7 @@ def best_temperature(logits: np.ndarray, labels: np.ndarray) -> float:
 def sequence_parts(
     backbone: Backbone, tokenizer: Tokenizer, options: Any, task: Task, scores: int, **parts: Any
 ) -> TaskComponents:
-    """The parts of a task that gives scores to a text, or to a pair of texts.
+    """Returns the components of a task with one vector of scores per text or pair of texts.
 
     Args:
         backbone, tokenizer, options: as ``Task.parts`` takes them.
@@ -237,12 +237,12 @@ def sequence_parts(
 
 
 def one_distribution(logits: Any, inputs: Any, targets: Any) -> tuple[Any, Any]:
-    """Of each example: its logits, and weights 1."""
+    """Returns the logits (batch, classes) unchanged, and weights of 1."""
     return logits, keras.ops.ones_like(logits[:, 0], dtype="float32")
 
 
 def classify_signature(labels: Sequence[str]) -> dict[str, Signature]:
-    """The signature ``classify``: the scores of all labels, for Serving's call of that name."""
+    """Returns the signature ``classify``, the scores of all labels, for TF Serving's Classify."""
 
     def view(answer: Tensors) -> Tensors:
         scores = answer["scores"]
@@ -252,7 +252,7 @@ def classify_signature(labels: Sequence[str]) -> dict[str, Signature]:
 
 
 def cross_entropy(targets: Any, logits: Any, weights: Any) -> SumAndCount:
-    """The loss for integer targets (batch,) and logits (batch, classes)."""
+    """Cross-entropy of integer targets (batch,) and logits (batch, classes)."""
     losses = keras.ops.sparse_categorical_crossentropy(targets, logits, from_logits=True)
     return mean_loss(losses, weights)
 
@@ -328,7 +328,7 @@ class ClassTargets(Targets):
 
     @property
     def _names_of_bools(self) -> list[str]:
-        """The labels for False and True: those names, or of two labels the first and the second."""
+        """The labels for False and True: labels of these names, else the only two labels."""
         names = ["False", "True"]
         if set(names) <= set(self.labels):
             return names

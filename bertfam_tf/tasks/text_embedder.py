@@ -1,4 +1,4 @@
-"""One vector for each text (Sentence-BERT, arXiv 1908.10084)."""
+"""Sentence embeddings (Sentence-BERT, arXiv 1908.10084)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Projection:
     """A dense layer on the pooled vector.
 
     Attributes:
-        width: the number of values of its output.
+        width: the output size.
         activation: as in ``layers.activation``, or None.
         bias: whether it has one.
 
@@ -125,35 +125,35 @@ class PretrainedEmbedderArguments(EmbedderArguments, BackboneOverrides, total=Fa
 
 
 class TextEmbedder(Task):
-    """Embeddings whose cosine is the similarity of two texts.
+    """Sentence embeddings, compared by cosine similarity.
 
-    ``predict`` returns them as float32 (texts, hidden), or of the width of the last projection, or
-    ``dimensions``. ``from_pretrained`` reads, and ``save_pretrained`` writes, the files of
+    ``predict`` returns float32 (texts, width); the width is the backbone's, the last projection's,
+    or ``dimensions``. ``from_pretrained`` reads, and ``save_pretrained`` writes, the files of
     sentence-transformers: pooling, dense layers, normalization, prompts, and the maximum length.
-    (That library cuts vectors to ``truncate_dim`` after their normalization: there, they are the
-    same with ``encode(…, normalize_embeddings=True)``.) An export has a signature for each prompt,
-    by its name, if there are any that are not empty; ``serving_default`` uses the default one.
-    After ``export(…, precision="ubinary")``, with ``ranges`` for integers, all signatures return
-    bytes. The task has no default loss: pass one to ``compile``.
+    (That library truncates vectors to ``truncate_dim`` after normalization; its results are the
+    same with ``encode(…, normalize_embeddings=True)``.) An export has a signature named after each
+    prompt that is not empty; ``serving_default`` uses the default prompt. After ``export(…,
+    precision="ubinary")``, with ``ranges`` for int8 and uint8, all signatures return quantized
+    embeddings. The task has no default loss: pass one to ``compile``.
 
     Args:
         backbone: an encoder.
         tokenizer: its tokenizer.
         pair: whether an example is two texts.
-        pooling: ``"mean"`` of the vectors of all tokens except padding; ``"first"`` or ``"last"``,
-            that of one token; ``"max"`` of each value; ``"weighted_mean"``, later tokens count
-            more; ``"mean_sqrt_length"``, the sum divided by the square root of the number of
-            tokens; or several, which are concatenated.
+        pooling: ``"mean"`` over all tokens except padding; ``"first"`` or ``"last"`` token;
+            ``"max"`` over tokens; ``"weighted_mean"``, with weights that grow with the position;
+            ``"mean_sqrt_length"``, the sum divided by the square root of the number of tokens; or
+            several, which are concatenated.
         projections: dense layers on the pooled vector, such as ``[{"width": 256, "activation":
             "tanh", "bias": True}]``; None for no activation.
-        dimensions: the number of values that are kept, the first ones, before the normalization
-            (Matryoshka embeddings, arXiv 2205.13147); None for all.
-        normalize: whether embeddings have length 1, so that a dot product is the cosine.
-        prompts: texts by name, such as ``{"query": "query: "}``; the one that ``predict`` names is
-            put before each text. None for none.
-        default_prompt: the name of the prompt where none is named, also in ``fit``; ``""`` for
-            none.
-        include_prompt: whether tokens of the prompt are pooled.
+        dimensions: the size to which vectors are truncated before normalization (Matryoshka
+            embeddings, arXiv 2205.13147); None for the full size.
+        normalize: whether embeddings have unit length, so that a dot product is the cosine.
+        prompts: prefixes of texts by name, such as ``{"query": "query: "}``; ``predict`` selects
+            one. None for none.
+        default_prompt: the name of the prompt for calls that name none, also in ``fit``; ``""`` for
+            no prompt.
+        include_prompt: whether the prompt's tokens are pooled.
         max_length, padding, language_id, languages: as for ``Task``.
 
     Raises:
@@ -199,7 +199,7 @@ class TextEmbedder(Task):
 
         Args:
             rows: pairs of texts, with or without their similarity as the label.
-            settings: for the names of prompts.
+            settings: the ``trainer`` section, for the names of prompts.
             batch_size: examples in a batch of ``predict``.
             language: of the texts, as ``predict`` takes it.
 
@@ -361,7 +361,7 @@ class TextEmbedder(Task):
         return self._answered(self._prompted[prompt], self._parts.to_python, x, **loop)
 
     def ranges(self, x: Any, **kwargs: Any) -> np.ndarray:
-        """The smallest and the largest of each value in the embeddings of typical texts.
+        """Returns the minimum and maximum of each dimension over the embeddings of typical texts.
 
         Args:
             x: a few thousand texts.

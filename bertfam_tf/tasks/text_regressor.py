@@ -1,4 +1,4 @@
-"""A number for texts and for pairs of texts."""
+"""Regression on texts and on pairs of texts."""
 
 from __future__ import annotations
 

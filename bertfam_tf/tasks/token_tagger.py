@@ -40,7 +40,7 @@ from bertfam_tf.text.splitting import Split, Words, WordSplitter
 _OUTSIDE = "O"
 _STRIDE = 128
 _MAX_ENTITIES = 64
-# After the end of shorter answers; "" or 0 where nothing else is said.
+# Padding of answers with fewer words than others; "" or 0 for outputs that are not listed.
 _PADDING = {"start": -1, "end": -1, "offsets": -1}
 
 
@@ -84,10 +84,10 @@ class TokenTagger(Task):
 
     A text is its words with white space between them. ``fit``, ``evaluate`` and ``predict`` take
     lists of lists of words as well. Each word is split into tokens on its own, as Hugging Face's
-    ``is_split_into_words`` does, and its first token has its tag, in training too. Texts longer
-    than ``max_length`` are read in windows that overlap; a word counts in the one in which it has
-    most context. A word without tokens (such as control characters) is tagged "O" (the first tag,
-    if there is no "O") with a score of 0, so that every word is returned once.
+    ``is_split_into_words`` does, and its first token decides its tag, also in training. Texts
+    longer than ``max_length`` are read in overlapping windows; a word's tag comes from the window
+    in which it has the most context. A word without tokens (such as control characters) is tagged
+    "O" (the first tag, if there is no "O") with a score of 0, so that every word is returned once.
 
     Labels are lists of tags (or of their indices), one for each word, or one string for each text
     with white space between the tags.
@@ -122,9 +122,9 @@ class TokenTagger(Task):
         feature_layers: the layers whose outputs the head reads: indices, 0 for the embeddings'
             output and -1 for the last layer's, such as ``(-4, -3, -2, -1)``; or ``'all'`` layers
             without the embeddings. None for the last one's.
-        combine_layers: what makes one vector of these: ``'concatenate'``, ``'sum'``, or ``'mix'``,
-            a sum with trained weights (ELMo, arXiv 1802.05365). BERT compares them in table 7
-            (arXiv 1810.04805).
+        combine_layers: how these layers are combined: ``'concatenate'``, ``'sum'``, or ``'mix'``, a
+            sum with trained weights (ELMo, arXiv 1802.05365). BERT compares them in table 7 (arXiv
+            1810.04805).
         split: where raw texts are split into words, as ``WordSplitter`` takes it: ``"spaces"``, or
             ``"punctuation"`` as well. Lists of words are for ``"spaces"``. It can change later: a
             tagger that was trained on lists of words can read prose once it is ``"punctuation"``.
@@ -206,7 +206,7 @@ class TokenTagger(Task):
     # From text to answers, as graphs ---------------------------------------------------------
 
     def _choose(self, logits: tf.Tensor, windows: dict[str, Any]) -> tuple[tf.Tensor, tf.Tensor]:
-        """The tag of each word of the batch, int32 [words], and its score, float32 [words]."""
+        """Returns each word's tag, int32 (words,), and score, float32 (words,)."""
         fallback = self.tags.index(_OUTSIDE) if _OUTSIDE in self.tags else 0
         positions = tf.where(windows["word"] >= 0)
         word = tf.gather_nd(windows["word"], positions)[:, tf.newaxis]
@@ -221,7 +221,7 @@ class TokenTagger(Task):
         )
 
     def _tagged(self, logits: tf.Tensor, windows: dict[str, Any]) -> dict[str, tf.RaggedTensor]:
-        """Logits (windows, length, tags) to what ``serving_default`` answers, ragged."""
+        """Converts logits (windows, length, tags) to the answers of ``serving_default``, ragged."""
         words = windows["words"]
         tag, score = self._choose(logits, windows)
         return {
@@ -234,7 +234,7 @@ class TokenTagger(Task):
         }
 
     def _entities(self, features: Tensors, width: int | None = None) -> Tensors:
-        """Texts to what the signature ``entities`` answers; ``width`` None for the longest."""
+        """Computes the signature ``entities``; ``width`` is the number of entities, or None."""
         windows = self.encode(features)
         tag, score = self._choose(self.forward(windows), windows)
         return _padded(_Spans(self.tags)(features[TEXT], windows["words"], tag, score), width)
@@ -262,10 +262,10 @@ class TokenTagger(Task):
     def entities(
         self, x: Any, *, batch_size: int = 32, language: str | int | None = None
     ) -> list[list[dict[str, Any]]]:
-        """For each text its entities: ``{"entity", "label", "score", "start", "end"}``.
+        """Returns the entities of each text: ``{"entity", "label", "score", "start", "end"}``.
 
-        ``entity`` is the part of the text from ``start`` up to ``end``, in characters; ``score``
-        the mean of its words'. ``metrics.continues`` defines which words are one entity.
+        ``entity`` is ``text[start:end]``, with offsets in characters; ``score`` is the mean of its
+        words' scores. ``metrics.continues`` defines which words form an entity.
 
         Raises:
             ValueError: when the tags mark no entities; and as ``predict`` raises it.
@@ -291,7 +291,7 @@ class TokenTagger(Task):
     def _tags_and_labels(
         self, features: Tensors, labels: tf.Tensor, *_: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """True and predicted tags, int32 [words], and int64 (batch,), each text's words."""
+        """Returns true and predicted tags, int32 (words,), and words per text, int64 (batch,)."""
         windows = self.encode(features)
         true = word_labels(self.tags, windows, labels)
         predicted, _ = self._choose(self.forward(windows), windows)
@@ -316,12 +316,12 @@ class _WordWindows(WindowedPreprocessor):
 
     Args:
         backbone, tokenizer, options, fields: as for ``WindowedPreprocessor``.
-        split: gives where texts are split into words, as ``WordSplitter`` takes it.
+        split: returns the mode of ``WordSplitter``.
 
     Returns:
-        what ``Windows`` does; ``words``, the batch's ``Words``; ``word``, int32 (windows, longest):
-        at the first token of each word, in the window where it has most context, which of all words
-        of the batch it is, -1 elsewhere; and the text.
+        The result of ``Windows``; ``words``, the batch's ``Words``; ``word``, int32 (windows,
+        longest): the index of a word in the batch at its first token, in the window where it has
+        the most context, -1 elsewhere; and the text.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""From raw text and labels to training batches."""
+"""Converts raw text and labels to training batches."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class TaskTraining(TextLearner):
         super()._compile_defaults(steps)
 
     def count_tokens(self, features: dict[str, tf.Tensor]) -> tf.Tensor:
-        """The number of tokens of each example in ``fit``: those of all windows, without padding.
+        """Returns the number of tokens of each example in ``fit``: all windows, without padding.
 
         Args:
             features: string tensors (batch,) by name.
@@ -121,13 +121,11 @@ class TaskTraining(TextLearner):
 
         Args:
             x, y, sample_weight, batch_size, shuffle, batch_tokens: as for ``fit``.
-            training: whether random numbers for masks are redrawn in each epoch; else they are
-                always the same.
-            seed: of those random numbers, which are then the same in each epoch.
+            training: whether masks are redrawn in each epoch; otherwise they are always the same.
+            seed: the random seed of masks, which are then the same in each epoch.
             labelled: whether examples must have labels.
             language: as for ``predict``.
-            extend: function of texts, of what ``encode`` returns for them, and of a batch, whose
-                result is the batch instead.
+            extend: maps texts, their result of ``encode``, and the batch to a new batch.
 
         Raises:
             ValueError: as for ``fit``.

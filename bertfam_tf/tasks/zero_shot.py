@@ -1,4 +1,4 @@
-"""Labels that are named when texts are classified (arXiv 1909.00161)."""
+"""Zero-shot classification: labels are passed with the texts (arXiv 1909.00161)."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ class PretrainedZeroShotArguments(ZeroShotArguments, BackboneOverrides, total=Fa
 
 
 class ZeroShotClassifier(Task):
-    """One of any labels for each text, by a model for natural language inference.
+    """Classifies texts by arbitrary labels with a model for natural language inference.
 
-    Each label becomes a sentence, and the model says whether a text entails it. ``predict`` returns
-    for each text ``{"label": str, "scores": float32 array in the order of the labels}``. The
-    task does not train: ``TextClassifier`` does, on pairs of texts that entail or contradict each
-    other, and what it saves with ``save_pretrained`` is loaded here.
+    Each label becomes a hypothesis, and the model predicts whether the text entails it. ``predict``
+    returns for each text ``{"label": str, "scores": float32 array in the order of the labels}``.
+    The task has no ``fit``: train a ``TextClassifier`` on pairs with the labels of NLI, and load
+    the result of its ``save_pretrained``.
 
     An export's ``serving_default`` scores the labels of the option ``labels``; the signature
     ``zero_shot`` takes them: ``text``, string (batch,), and ``labels``, string (batch, labels), one
@@ -77,12 +77,12 @@ class ZeroShotClassifier(Task):
     Args:
         backbone: an encoder; with a pooler if its family classifies with it.
         tokenizer: its tokenizer.
-        labels: the labels of texts where a call names no others.
+        labels: the default labels.
         nli_labels: names of the model's own classes, in the order of its scores; one begins with
             ``entail``, and with ``multi_label`` one with ``contradict``.
-        template: the sentence that a label becomes, with ``{}`` for the label.
-        multi_label: whether each label has a probability of its own: that a text entails its
-            sentence rather than contradicts it. Else the probabilities of all labels add up to 1.
+        template: the hypothesis of a label, with ``{}`` for the label.
+        multi_label: whether each label has an independent probability, of entailment against
+            contradiction; otherwise the probabilities of all labels add up to 1.
         max_length, padding, language_id, languages: as for ``Task``.
 
     Raises:
@@ -179,7 +179,7 @@ class ZeroShotClassifier(Task):
             labels: texts, one or more; None for the option ``labels``.
 
         Returns:
-            for each text ``{"label": str, "scores": float32 (labels,)}``.
+            For each text ``{"label": str, "scores": float32 (labels,)}``.
 
         Raises:
             ValueError: for no labels; and as ``Task.predict`` raises it.
@@ -226,7 +226,7 @@ def _repeated(labels: tf.Tensor, texts: tf.Tensor) -> tf.Tensor:
 
 
 class _PackedLabels(MultiRow):
-    """A row of token ids for each label: the text, and the sentence that the label becomes.
+    """Packs the text with the hypothesis of each label.
 
     Call:
         features: the text, string (batch,); and labels, string (batch, labels), those of the

@@ -15,7 +15,7 @@ class ByLanguage:
     """Tokenizers of several languages for the texts of one batch.
 
     Args:
-        tokenizers: of one vocabulary, by `Tokenizer.in_language`.
+        tokenizers: of one vocabulary, by ``Tokenizer.in_language``.
         index: int32 (batch,), the index of each text's tokenizer.
     """
 
@@ -28,7 +28,7 @@ class ByLanguage:
         return self.tokenizers[0].get_config()
 
     def tokenize(self, text: tf.Tensor | tf.RaggedTensor) -> tf.RaggedTensor:
-        """Splits texts into piece ids, as `Tokenizer.tokenize`.
+        """Splits texts into piece ids, as ``Tokenizer.tokenize``.
 
         Args:
             text: string (batch,), or words, ragged (batch, (words)).
@@ -39,7 +39,7 @@ class ByLanguage:
         return self._tokenized(text, "tokenize")[0]
 
     def tokenize_with_offsets(self, text: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
-        """Splits texts into piece ids and byte offsets, as `Tokenizer.tokenize_with_offsets`.
+        """Splits texts into piece ids and byte offsets, as ``Tokenizer.tokenize_with_offsets``.
 
         Args:
             text: string (batch,).
@@ -47,12 +47,12 @@ class ByLanguage:
         return self._tokenized(text, "tokenize_with_offsets")
 
     def _tokenized(self, text: tf.Tensor, method: str) -> tuple[tf.RaggedTensor, ...]:
-        rows, parts = [], []
+        rows, results = [], []
         for number, tokenizer in enumerate(self.tokenizers):
             row = tf.where(self.index == number)[:, 0]
             rows.append(row)
-            parts.append(_pieces(getattr(tokenizer, method), tf.gather(text, row)))
-        lengths, *columns = (tf.concat(each, 0) for each in zip(*parts, strict=True))
+            results.append(_pieces(getattr(tokenizer, method), tf.gather(text, row)))
+        lengths, *columns = (tf.concat(column, 0) for column in zip(*results, strict=True))
         order = tf.argsort(tf.concat(rows, 0))
         return tuple(
             tf.gather(tf.RaggedTensor.from_row_lengths(column, lengths, validate=False), order)
@@ -61,14 +61,14 @@ class ByLanguage:
 
 
 def _pieces(tokenize: Any, texts: tf.Tensor) -> list[tf.Tensor]:
-    """The numbers of pieces, int64 (texts,), and the values of each result of `tokenize`."""
+    """Returns the numbers of pieces, int64 (texts,), and the values of ``tokenize``'s results."""
     count = 3 if tokenize.__name__ == "tokenize_with_offsets" else 1
-    nothing = [tf.zeros([0], tf.int64), *[tf.zeros([0], tf.int32)] * count]
+    empty = [tf.zeros([0], tf.int64), *[tf.zeros([0], tf.int32)] * count]
 
     def pieces(*tensors: tf.Tensor) -> list[tf.Tensor]:
         ragged = tokenize(tensors[-1])
         ragged = ragged if isinstance(ragged, tuple) else (ragged,)
-        return [tf.cast(ragged[0].row_lengths(), tf.int64), *(each.values for each in ragged)]
+        return [tf.cast(ragged[0].row_lengths(), tf.int64), *(rows.values for rows in ragged)]
 
-    # Most batches have one language or two.
-    return unlikely(tf.size(texts) > 0, pieces, nothing, [texts])
+    # Most batches have one or two languages.
+    return unlikely(tf.size(texts) > 0, pieces, empty, [texts])

@@ -20,7 +20,7 @@ MODEL_CONFIG_FILE = "config.json"
 
 def read_lines(path: Path) -> list[str]:
     """Returns the lines of a UTF-8 file without their ends, or raises ValueError."""
-    # Some vocabularies contain other characters at which `str.splitlines` would split.
+    # Some vocabularies contain other characters at which ``str.splitlines`` would split.
     lines = parsing.read_text(path).split("\n")
     if lines[-1] == "":
         lines.pop()
@@ -39,7 +39,7 @@ def stream_lines(path: Path) -> Iterator[str]:
             except UnicodeDecodeError as error:
                 raise ValueError(
                     f"{path}: line {number} contains the byte 0x{data[error.start]:02x}, "
-                    "expected UTF-8"
+                    "expected UTF-8."
                 ) from error
             if number == 1:
                 line = line.removeprefix("\ufeff")
@@ -50,7 +50,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """Returns the JSON object in a file, or raises ValueError."""
     content = parsing.read_json(path)
     if not isinstance(content, dict):
-        raise ValueError(f"{path}: found a {type(content).__name__}, expected a JSON object")
+        raise ValueError(f"{path}: found a {type(content).__name__}, expected a JSON object.")
     return content
 
 
@@ -80,7 +80,7 @@ _CONFIG_TYPES: dict[str, type | tuple[type, ...]] = {
 
 
 def read_tokenizer_config(path: Path) -> dict[str, Any]:
-    """Returns the content of a `tokenizer_config.json`, or raises ValueError for wrong types."""
+    """Returns the content of a ``tokenizer_config.json``, or raises ValueError for wrong types."""
     config = read_json(path)
     for name, kind in _CONFIG_TYPES.items():
         value = config.get(name)
@@ -89,7 +89,7 @@ def read_tokenizer_config(path: Path) -> dict[str, Any]:
         ):
             kinds = kind if isinstance(kind, tuple) else (kind,)
             expected = " or ".join(_JSON_NAMES[each] for each in kinds)
-            raise ValueError(f"{path}: {name} is {truncated_repr(value)}, expected {expected}")
+            raise ValueError(f"{path}: {name} is {truncated_repr(value)}, expected {expected}.")
     return config
 
 
@@ -102,7 +102,7 @@ def section(content: dict[str, Any], name: str, path: Path) -> dict[str, Any]:
     """Returns an object in a JSON object, {} if it is missing, or raises ValueError."""
     value = content.get(name)
     if value is not None and not isinstance(value, dict):
-        raise ValueError(f"{path}: {name} is {truncated_repr(value)}, expected an object")
+        raise ValueError(f"{path}: {name} is {truncated_repr(value)}, expected an object.")
     return value or {}
 
 
@@ -117,7 +117,7 @@ def read_merges(lines: Sequence[str], source: str) -> list[tuple[str, str]]:
         source: the name of the file, for error messages.
 
     Raises:
-        ValueError: a line does not have two parts.
+        ValueError: if a line does not have two parts.
     """
     merges = []
     for number, line in enumerate(lines, 1):
@@ -126,7 +126,7 @@ def read_merges(lines: Sequence[str], source: str) -> list[tuple[str, str]]:
         parts = line.split(" ")
         if len(parts) != 2 or not all(parts):
             raise ValueError(
-                f"{source}: line {number} is {line[:40]!r}, expected two symbols and one space"
+                f"{source}: line {number} is {line[:40]!r}, expected two symbols and one space."
             )
         merges.append((parts[0], parts[1]))
     return merges
@@ -139,11 +139,11 @@ def vocabulary_and_merges(
     """Returns a vocabulary and merges, read from files where the arguments are paths.
 
     Returns:
-        the pieces in the order of their ids, the pairs, and the names of both for error messages.
+        The pieces in the order of their ids, the pairs, and the names of both for error messages.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: a file is damaged.
+        FileNotFoundError: if there is no such file.
+        ValueError: if a file is damaged.
     """
     names = ["the vocabulary", "the merges"]
     if isinstance(vocabulary, str | os.PathLike):
@@ -161,7 +161,7 @@ def write_merges(
     merges: Sequence[Sequence[str]],
     header: Sequence[str] = ("#version: 0.2",),
 ) -> None:
-    """Writes `vocab.json` and `merges.txt`, the latter beginning with the lines of `header`."""
+    """Writes ``vocab.json``, and ``merges.txt`` with the lines of ``header`` first."""
     vocabulary = json.dumps(ids, ensure_ascii=False) + "\n"
     write_text(directory / VOCABULARY_JSON, vocabulary)
     lines = [*header, *(f"{left} {right}" for left, right in merges)]
@@ -172,7 +172,7 @@ Load = TypeVar("Load", bound=Callable[..., Any])
 
 
 def errors_name_files(load: Load) -> Load:
-    """Decorates a tokenizer's `load`: any failure caused by the files is raised as a ValueError."""
+    """Decorates a tokenizer's ``load`` to raise any failure caused by the files as ValueError."""
 
     @functools.wraps(load)
     def wrapper(cls: Any, directory: str | os.PathLike[str], **options: Any) -> Any:
@@ -184,14 +184,14 @@ def errors_name_files(load: Load) -> Load:
             raise ValueError(
                 f"{directory}: cannot load a {cls.__name__} from its files "
                 f"({type(error).__name__}: {truncated(error)}); they may be damaged or belong to "
-                "another tokenizer"
+                "another tokenizer."
             ) from error
 
     return wrapper  # type: ignore[return-value]
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes UTF-8 atomically, with the line ends of `text`."""
+    """Writes UTF-8 atomically, with the line ends of ``text``."""
     files.write(path, text)
 
 
@@ -204,12 +204,12 @@ def token_text(token: Any, path: Path) -> str:
     """Returns the text of a special token, stored as a string or as an object with settings."""
     text = token.get("content") if isinstance(token, dict) else token
     if not isinstance(text, str):
-        raise ValueError(f"{path}: special token {truncated_repr(token)}, expected a string")
+        raise ValueError(f"{path}: special token {truncated_repr(token)}, expected a string.")
     return text
 
 
 def read_vocabulary_json(path: Path) -> list[str]:
-    """Returns the pieces of a `vocab.json` in the order of their ids, or raises ValueError."""
+    """Returns the pieces of a ``vocab.json`` in the order of their ids, or raises ValueError."""
     return in_order(read_json(path), path)
 
 
@@ -218,12 +218,12 @@ def in_order(ids: dict[str, int], source: str | Path) -> list[str]:
     odd = next((each for each in ids.values() if type(each) is not int), None)
     if odd is not None:
         raise ValueError(
-            f"{source}: a piece has {truncated_repr(odd)}, expected a number as its id"
+            f"{source}: a piece has {truncated_repr(odd)}, expected a number as its id."
         )
     pieces = sorted(ids, key=lambda piece: ids[piece])
     if [ids[piece] for piece in pieces] != list(range(len(pieces))):
         raise ValueError(
-            f"{source}: the ids of {len(pieces)} pieces are not 0 to {len(pieces) - 1}"
+            f"{source}: the ids of {len(pieces)} pieces are not 0 to {len(pieces) - 1}."
         )
     return pieces
 
@@ -236,39 +236,39 @@ def index_of_pieces(
     for index, piece in enumerate(pieces):
         if not isinstance(piece, str):
             raise ValueError(
-                f"{source}: piece {index} is {truncated_repr(piece)}, expected a string"
+                f"{source}: piece {index} is {truncated_repr(piece)}, expected a string."
             )
         if not piece:
             raise ValueError(
                 f"{source}: line {index + 1} is blank, expected one piece per line (each line "
-                "is an id, so none can be skipped)"
+                "is an id, so none can be skipped)."
             )
         if piece in ids:
             raise ValueError(
                 f"{source}: line {index + 1} repeats {truncated_repr(piece)} of line "
-                f"{ids[piece] + 1}, expected each piece once"
+                f"{ids[piece] + 1}, expected each piece once."
             )
         ids[piece] = index
     if unk_token is not None and unk_token not in ids:
         raise ValueError(
             f"{source}: found {len(pieces)} pieces but no {unk_token!r}, expected the piece for "
-            "unknown words among them"
+            "unknown words among them."
         )
     return ids
 
 
 def stated_special_tokens(config: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Returns the special tokens and layout in a `tokenizer_config.json`.
+    """Returns the special tokens and layout in a ``tokenizer_config.json``.
 
     Args:
         config: its content.
         path: the file.
 
     Returns:
-        fields of `SpecialTokens`, and `layout`.
+        Fields of ``SpecialTokens``, and ``layout``.
 
     Raises:
-        ValueError: a special token or the layout is invalid.
+        ValueError: if a special token or the layout is invalid.
     """
     roles = {f"{role}_token": config.get(f"{role}_token") for role in ROLES}
     named = {name: token for name, token in roles.items() if token is not None}

@@ -45,7 +45,7 @@ def tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
     """Returns the content of ``tokenizer.json``.
 
     Raises:
-        ValueError: the format cannot express the tokenizer.
+        ValueError: if the format cannot express the tokenizer.
     """
     options = tokenizer.get_config()
     parts = _parts(tokenizer, options)
@@ -82,17 +82,17 @@ def _template(tokenizer: Tokenizer) -> dict[str, Any]:
     names, used = special_names(tokenizer), {}
 
     def entries(count: int) -> list[dict[str, Any]]:
-        found = []
+        result = []
         for entry, segment in tokenizer.layout.entries(count):
             if entry in ROLES:
                 token = names.get(f"{entry}_token")
                 if token is None:
-                    raise ValueError(f"its layout uses the {entry} token, which it does not have")
+                    raise ValueError(f"its layout uses the {entry} token, which it does not have.")
                 used[token] = tokenizer.token_to_id(token)
-                found.append({"SpecialToken": {"id": token, "type_id": segment}})
+                result.append({"SpecialToken": {"id": token, "type_id": segment}})
             else:
-                found.append({"Sequence": {"id": entry.upper(), "type_id": segment}})
-        return found
+                result.append({"Sequence": {"id": entry.upper(), "type_id": segment}})
+        return result
 
     return {
         "type": "TemplateProcessing",
@@ -107,7 +107,7 @@ def _template(tokenizer: Tokenizer) -> dict[str, Any]:
 @singledispatch
 def _parts(tokenizer: Tokenizer, options: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the sections of the file that depend on the kind of tokenizer."""
-    raise ValueError(f"tokenizer.json cannot express a {type(tokenizer).__name__}")
+    raise ValueError(f"tokenizer.json cannot express a {type(tokenizer).__name__}.")
 
 
 @_parts.register
@@ -151,7 +151,7 @@ def _(tokenizer: ByteBPETokenizer, options: Mapping[str, Any]) -> dict[str, Any]
 @_parts.register
 def _(tokenizer: BPETokenizer, options: Mapping[str, Any]) -> dict[str, Any]:
     if options["splitter"] != "bert":
-        raise ValueError(f"tokenizer.json cannot express splitter = {options['splitter']!r}")
+        raise ValueError(f"tokenizer.json cannot express splitter = {options['splitter']!r}.")
     normalizer = _bert_normalizer(options["lower_case"])
     if not options["fast"]:
         unknown = _replace(_unknown_to_rust(options["lower_case"]), "")
@@ -170,7 +170,7 @@ def _(tokenizer: SentencePieceTokenizer, options: Mapping[str, Any]) -> dict[str
     rules = proto.normalizer_spec
     for name in ("add_dummy_prefix", "remove_extra_whitespaces", "escape_whitespaces"):
         if not getattr(rules, name):
-            raise ValueError(f"tokenizer.json cannot express {name} = False")
+            raise ValueError(f"tokenizer.json cannot express {name} = False.")
     normalizers: list[dict[str, Any]] = []
     if options["unify_quotes"]:
         normalizers += [
@@ -213,8 +213,8 @@ def _(tokenizer: UnigramTokenizer, options: Mapping[str, Any]) -> dict[str, Any]
 def _unknown_to_rust(strip_accents: bool) -> np.ndarray:
     """Returns bool [0x110000], what the Python class removes and the library's normalizer keeps."""
     python, rust = python_classes(), classes()
-    found = python.removed & ~rust.removed & ~python.space
-    return found | (python.mark & ~rust.mark) if strip_accents else found
+    removed = python.removed & ~rust.removed & ~python.space
+    return removed | (python.mark & ~rust.mark) if strip_accents else removed
 
 
 def _replace(mask: np.ndarray, content: str) -> dict[str, Any]:

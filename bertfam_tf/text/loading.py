@@ -1,4 +1,4 @@
-"""Finds out which tokenizer a checkpoint has, and loads it."""
+"""Determines the kind of a checkpoint's tokenizer, and loads it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from bertfam_tf.text.files import (
 from bertfam_tf.text.tokenizer_json import kind_of
 from bertfam_tf.text.tokenizers.base import Tokenizer
 
-# By the `kind` of a `TokenizerSpec`, which is also the name of the module. Imported when needed.
+# Class names by the ``kind`` of a ``TokenizerSpec``, which is also the name of the module.
 CLASSES = {
     "wordpiece": "WordPieceTokenizer",
     "byte_bpe": "ByteBPETokenizer",
@@ -49,8 +49,8 @@ def load_tokenizer(path: Any, **options: Any) -> Tokenizer:
             over the files.
 
     Raises:
-        CheckpointError: there is no such checkpoint, or its tokenizer files are missing, damaged or
-            of a kind that is not supported.
+        CheckpointError: if there is no such checkpoint, or its tokenizer files are missing, damaged
+            or of a kind that is not supported.
     """
     with opened(path) as source:
         return _load(resolve(source), **options)
@@ -61,7 +61,7 @@ def _load(directory: Path, **options: Any) -> Tokenizer:
         directory /= TOKENIZER
     preset = hub_presets.tokenizer(directory)
     if preset is not None:
-        return _of_preset(directory, *preset, **options)
+        return _load_preset(directory, *preset, **options)
     try:
         kind = find_kind(directory)
         try:
@@ -76,20 +76,20 @@ def _load(directory: Path, **options: Any) -> Tokenizer:
         raise CheckpointError(f"The tokenizer of {directory}: {error}") from error
 
 
-def _of_preset(
-    directory: Path, found: dict[str, Path], config: dict[str, Any], **options: Any
+def _load_preset(
+    directory: Path, files: dict[str, Path], config: dict[str, Any], **options: Any
 ) -> Tokenizer:
-    """The tokenizer of a KerasHub preset, from its files under Hugging Face's names."""
+    """Loads the tokenizer of a KerasHub preset from its files by Hugging Face's names."""
     with TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        for name, file in found.items():
+        for name, file in files.items():
             shutil.copyfile(file, folder / name)
         (folder / CONFIG_FILE).write_text(json.dumps(config), "utf-8")
         try:
             return tokenizer_class(find_kind(folder)).load(folder, **options)
         except (ValueError, OSError) as error:
-            said = str(error).replace(str(folder), str(directory))
-            raise CheckpointError(f"The tokenizer of {directory}: {said}") from error
+            message = str(error).replace(str(folder), str(directory))
+            raise CheckpointError(f"The tokenizer of {directory}: {message}") from error
 
 
 def tokenizer_class(kind: str) -> type[Tokenizer]:
@@ -101,8 +101,8 @@ def find_kind(directory: Path) -> str:
     """Returns the kind of the tokenizer in a directory, one of ``CLASSES``.
 
     Raises:
-        FileNotFoundError: there are no files that determine the kind.
-        ValueError: a file names a class or model that is not supported, or is damaged.
+        FileNotFoundError: if there are no files that determine the kind.
+        ValueError: if a file names a class or model that is not supported, or is damaged.
     """
     if _only_json(directory):
         return kind_of(directory / JSON_FILE)
@@ -114,20 +114,20 @@ def find_kind(directory: Path) -> str:
     if family is not None:
         return family.tokenizer.kind
     if model is None or any(presets.stated_classes(directory).values()):
-        found = _kind_of_files(directory)
-        if found:
-            return found
+        kind = _kind_of_files(directory)
+        if kind:
+            return kind
         raise FileNotFoundError(
             f"{directory}: found no tokenizer, expected {CONFIG_FILE} or {MODEL_CONFIG_FILE} that "
             f"names its kind, or one of vocab.txt, vocab.json with merges.txt, {JSON_FILE}, "
-            "*.model, *.bpe, codes*, vocab.pkl, *options.json"
+            "*.model, *.bpe, codes*, vocab.pkl, *options.json."
         )
     formats = [family.huggingface for family in registry.all_families()]
-    known = sorted({each.model_type for each in formats if each is not None})
+    known = sorted({spec.model_type for spec in formats if spec is not None})
     raise ValueError(
         f"{directory / MODEL_CONFIG_FILE}: no tokenizer is known for the model_type "
         f"{truncated_repr(model)}, expected one of {', '.join(known)}, or a tokenizer_class "
-        f"in {CONFIG_FILE}"
+        f"in {CONFIG_FILE}."
     )
 
 
@@ -144,7 +144,7 @@ def _kind_of_class(name: str, source: Path) -> str:
     if name not in known:
         raise ValueError(
             f"{source}: the tokenizer_class {truncated_repr(name)} is not supported, "
-            f"expected one of {', '.join(known)}"
+            f"expected one of {', '.join(known)}."
         )
     return known[name]
 

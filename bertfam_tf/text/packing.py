@@ -1,4 +1,4 @@
-"""From pieces to a model's inputs: special tokens, truncation, padding."""
+"""Packs pieces as a model's inputs: special tokens, truncation, padding."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Padding: TypeAlias = Literal["longest", "max_length"] | Sequence[int]
 
 
 class Filled(NamedTuple):
-    """Sequences that a `Frame` filled.
+    """The sequences that ``Frame.fill`` returns.
 
     Fields:
         inputs: int32 (batch, length): ``token_ids``, ``padding_mask``, ``segment_ids``; token ids
-            have further axes where the tokenizer's do.
+            have further axes if the tokenizer's ids do.
         position: int32, broadcasts to (batch, length): the position id of each token, counted
             without padding; negative or beyond the last token at padding.
         begins: for each text, int32 (batch, 1), the position of its first piece.
@@ -43,12 +43,12 @@ class Frame:
     Args:
         layout: the positions of the special tokens.
         ids: the ids of the special tokens by role, as ``Tokenizer.special_ids``; without ``"pad"``
-            the padding is 0.  Rows of ids where those of the texts are rows.
-        widths: what batches are padded to, ascending: the smallest that holds the longest row,
-            which has to fit the last. None for the longest row.
+            the padding is 0. Rows of ids for tokenizers whose tokens are rows of ids.
+        widths: the padded lengths, ascending. A batch is padded to the first that holds its longest
+            row, which must fit the last. None pads to the longest row.
 
     Raises:
-        ValueError: the layout has a role that is not in ``ids``.
+        ValueError: if the layout has a role that is not in ``ids``.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Frame:
         if missing:
             raise ValueError(
                 f"the layout uses a {missing[0]!r} token, which the tokenizer does not have; it "
-                f"has {', '.join(ids) or 'none'}"
+                f"has {', '.join(ids) or 'none'}."
             )
         self.layout = layout
         self.ids = dict(ids)
@@ -83,10 +83,10 @@ class Frame:
 
         Args:
             values: for each text, int32 [pieces, …], the pieces of the whole batch, concatenated.
-            starts: for each text, int32 [batch], where in ``values`` the spans begin.
+            starts: for each text, int32 [batch], the start of the spans in ``values``.
             counts: for each text, int32 [batch], the lengths of the spans.
         """
-        # All tokens are gathered from one table: padding, special tokens in order, texts.  Within
+        # All tokens are gathered from one table: padding, special tokens in order, texts. Within
         # an entry of the layout, the index in the table is the position plus a constant.
         entries = self.layout.entries(len(values))
         special = [self.padding["token_ids"]]
@@ -119,15 +119,16 @@ class Frame:
         else:
             mask = position < begin
 
-        def of_entries(of_each: Sequence[tf.Tensor | int]) -> tf.Tensor:
-            result = of_each[0]
-            for before, value, start in zip(of_each, of_each[1:], begins[1:], strict=False):
+        def at_positions(values: Sequence[tf.Tensor | int]) -> tf.Tensor:
+            """Broadcasts a value for each entry to the positions of the entry."""
+            result = values[0]
+            for before, value, start in zip(values, values[1:], begins[1:], strict=False):
                 if value is not before:
                     result = tf.where(position >= start, value, result)
             return result
 
-        token_ids = tf.gather(table, tf.where(mask, position + of_entries(moves), 0))
-        segments = of_entries([segment for _, segment in entries])
+        token_ids = tf.gather(table, tf.where(mask, position + at_positions(moves), 0))
+        segments = at_positions([segment for _, segment in entries])
         inputs = {
             "token_ids": token_ids,
             "padding_mask": tf.cast(mask, tf.int32),
@@ -136,7 +137,7 @@ class Frame:
         return Filled(inputs, position, text_begins, text_counts)
 
     def _width(self, lengths: tf.Tensor) -> tf.Tensor | int:
-        """What rows of these lengths, int32 (batch, 1), are padded to."""
+        """Returns the padded length of rows of these lengths, int32 (batch, 1)."""
         if self.widths is not None and len(self.widths) == 1:
             return self.widths[0]
         # The encoder's kernels refuse a length of 0.
@@ -147,16 +148,16 @@ class Frame:
 
 
 def widths_of(padding: Padding, max_length: int) -> tuple[int, ...] | None:
-    """The widths that batches are padded to, as `Frame` takes them.
+    """Returns the padded lengths that ``Frame`` takes.
 
     Args:
-        padding: ``"longest"``, to the longest row of each batch; ``"max_length"``, all to one
-            width; or some widths, of which the smallest that is enough is taken, ``max_length``
-            where none is.  XLA and TPUs compile once for each width.
-        max_length: the maximal number of tokens of a row.
+        padding: ``"longest"`` pads to the longest row of each batch, ``"max_length"`` to one
+            length, a list of lengths to the first that is enough, else to ``max_length``. XLA and
+            TPUs compile once for each length.
+        max_length: the maximum number of tokens of a row.
 
     Raises:
-        ValueError: ``padding`` is neither, or has a width below 1.
+        ValueError: if ``padding`` is another string, or has a length below 1.
     """
     if padding == "longest":
         return None
@@ -164,7 +165,7 @@ def widths_of(padding: Padding, max_length: int) -> tuple[int, ...] | None:
         return (max_length,)
     if isinstance(padding, str) or not all(type(width) is int and width > 0 for width in padding):
         raise ValueError(
-            f"padding must be 'longest', 'max_length' or widths of at least 1, got {padding!r}"
+            f"padding must be 'longest', 'max_length' or widths of at least 1, got {padding!r}."
         )
     return (*sorted({width for width in padding if width < max_length}), max_length)
 
@@ -181,8 +182,8 @@ class Packer:
         max_length: the maximum number of tokens, special tokens included.
         truncation: which text of a pair is truncated, at its end: ``"longest_first"``, the longer
             one; ``"only_first"`` or ``"only_second"``, that text, and if nothing of it is left,
-            also the other one (where Hugging Face raises).  Single texts are always truncated.
-        padding: what a batch is padded to, as `widths_of` takes it.
+            also the other one (where Hugging Face raises). Single texts are always truncated.
+        padding: the padded lengths of batches; see ``widths_of``.
 
     Raises:
         ValueError: ``max_length`` leaves no room for a piece of each of two texts, the layout has a
@@ -203,7 +204,7 @@ class Packer:
             )
         if truncation not in get_args(Truncation):
             raise ValueError(
-                f"truncation must be one of {', '.join(get_args(Truncation))}, got {truncation!r}"
+                f"truncation must be one of {', '.join(get_args(Truncation))}, got {truncation!r}."
             )
         self.frame = Frame(layout, ids, widths_of(padding, max_length))
         self.max_length = max_length
@@ -218,18 +219,18 @@ class Packer:
 
         Returns:
             int32 tensors (batch, length): ``token_ids`` (with the texts' further axes),
-            ``padding_mask`` (1 at tokens, 0 at padding) and ``segment_ids``.  The length is what
-            ``padding`` says: by default that of the longest example, and 1 for an empty batch.
+            ``padding_mask`` (1 at tokens, 0 at padding) and ``segment_ids``. ``padding`` determines
+            the length: by default the length of the longest example, and 1 for an empty batch.
 
         Raises:
-            ValueError: the number of texts is not 1 or 2.
+            ValueError: if the number of texts is not 1 or 2.
         """
         return self.fill(texts).inputs
 
     def fill(self, texts: Sequence[tf.RaggedTensor]) -> Filled:
         """Packs a batch as ``packer(texts)`` does, and also returns the position of each piece."""
         if len(texts) not in (1, 2):
-            raise ValueError(f"texts must be one or two, got {len(texts)}")
+            raise ValueError(f"texts must be one or two, got {len(texts)}.")
         starts = [tf.cast(text.row_splits[:-1], tf.int32) for text in texts]
         counts = [tf.cast(text.row_lengths(), tf.int32) for text in texts]
         return self.frame.fill([text.values for text in texts], starts, self._kept(counts))

@@ -1,8 +1,8 @@
-"""Plain values from a pickle, without running it.
+"""Reads plain values from a pickle without running it.
 
-A pickle is a program. Python's unpickler runs it with whatever classes it is given, and the program
-can change even harmless container classes for the whole process. Here its operations are
-interpreted: those for text, numbers and containers are executed, all others do nothing.
+A pickle is a program. Python's unpickler runs it with any class that it names, and the program can
+change even container classes for the whole process. This interpreter only executes operations for
+text, numbers and containers; all others do nothing.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def read(data: bytes) -> Any:
         if operation.name == "STOP":
             return machine.stack.pop()
         machine.step(operation.name, argument)
-    raise ValueError("it is truncated")
+    raise ValueError("it is truncated.")
 
 
 class _Machine:
@@ -85,9 +85,9 @@ class _Machine:
             items = self.since_mark()
             push(items if name == "LIST" else tuple(items))
         elif name == "DICT":
-            made: dict[str, Any] = {}
-            _set(made, self.since_mark())
-            push(made)
+            content: dict[str, Any] = {}
+            _set(content, self.since_mark())
+            push(content)
         elif name in _TUPLES:
             items = [pop() for _ in range(_TUPLES[name])]
             push(tuple(reversed(items)))
@@ -140,10 +140,10 @@ class _Machine:
         elif name in ("PERSID", "EXT1", "EXT2", "EXT4", "NEXT_BUFFER"):
             push(_OPAQUE)
         elif name != "READONLY_BUFFER":
-            raise ValueError(f"unknown operation {name}")
+            raise ValueError(f"unknown operation {name}.")
 
     def since_mark(self) -> list[Any]:
-        """Pops and returns what is above the last mark, and pops the mark."""
+        """Pops the last mark and all items above it; returns these."""
         items = []
         while (item := self.stack.pop()) is not _MARK:
             items.append(item)
@@ -162,11 +162,11 @@ def _set(target: dict[str, Any], items: list[Any]) -> None:
 
 def _dict(arguments: Any) -> dict[str, Any]:
     """Returns the argument of a Counter or OrderedDict, which is absent, a dict or pairs."""
-    given = arguments[0] if arguments else {}
+    content = arguments[0] if arguments else {}
     # Not copied: a few bytes of a pickle could request any number of copies.
-    if isinstance(given, dict):
-        return given
-    made: dict[str, Any] = {}
-    for key, value in given:
-        _set(made, [key, value])
-    return made
+    if isinstance(content, dict):
+        return content
+    result: dict[str, Any] = {}
+    for key, value in content:
+        _set(result, [key, value])
+    return result

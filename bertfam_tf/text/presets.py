@@ -18,15 +18,15 @@ _GENERIC = ("PreTrainedTokenizer", "TokenizersBackend", "SentencePieceBackend", 
 
 def specs(kind: str | None = None) -> dict[str, TokenizerSpec]:
     """Returns the published tokenizers, of one kind or all, by class name."""
-    found: dict[str, TokenizerSpec] = {}
+    result: dict[str, TokenizerSpec] = {}
     for family in registry.all_families():
         if kind in (None, family.tokenizer.kind):
-            found.setdefault(family.tokenizer.class_name, family.tokenizer)
-    return found
+            result.setdefault(family.tokenizer.class_name, family.tokenizer)
+    return result
 
 
 def options(class_name: str) -> dict[str, Any]:
-    """Returns the arguments of a published class, for `Tokenizer.from_config`."""
+    """Returns the arguments of a published class, for ``Tokenizer.from_config``."""
     return dict(specs()[class_name].options)
 
 
@@ -34,7 +34,7 @@ def stated_classes(folder: Path) -> dict[Path, str]:
     """Returns the tokenizer class named in each config file of a directory, "" for none.
 
     Raises:
-        ValueError: a file is damaged.
+        ValueError: if a file is damaged.
     """
     files = [folder / name for name in (CONFIG_FILE, MODEL_CONFIG_FILE)]
     named = {file: read_json(file).get("tokenizer_class") for file in files if file.is_file()}
@@ -57,15 +57,15 @@ def is_generic(folder: Path) -> bool:
 
 
 def stated_model(folder: Path) -> str | None:
-    """Returns the `model_type` in `config.json`, or None.
+    """Returns the ``model_type`` in ``config.json``, or None.
 
     Raises:
-        ValueError: the file is damaged.
+        ValueError: if the file is damaged.
     """
     file = folder / MODEL_CONFIG_FILE
     model = read_json(file).get("model_type") if file.is_file() else None
     if model is not None and not isinstance(model, str):
-        raise ValueError(f"{file}: model_type is {truncated_repr(model)}, expected a string")
+        raise ValueError(f"{file}: model_type is {truncated_repr(model)}, expected a string.")
     return model
 
 
@@ -89,19 +89,19 @@ def find(
         required: whether finding no published class is an error.
 
     Raises:
-        ValueError: the preset is unknown, a config file is damaged, or a required class is not
+        ValueError: if the preset is unknown, a config file is damaged, or a required class is not
             found.
     """
     known = specs(kind)
     if preset is not None:
         if preset and preset not in known:
-            raise ValueError(f"preset must be one of {', '.join(known)} or '', got {preset!r}")
+            raise ValueError(f"preset must be one of {', '.join(known)} or '', got {preset!r}.")
         return known[preset].options if preset else {}
-    named = list(stated_classes(folder).values())
+    names = list(stated_classes(folder).values())
     family = registry.of_model_type(stated_model(folder))
     if family is not None:
-        named.append(family.tokenizer.class_name)
-    for name in named:
+        names.append(family.tokenizer.class_name)
+    for name in names:
         if name == tokenizer_class:
             return {}
         if name in known:
@@ -114,7 +114,7 @@ def find(
     if required:
         raise ValueError(
             f"{folder}: cannot tell which tokenizer class the model belongs to; expected "
-            f"tokenizer_class in {CONFIG_FILE}, or preset, one of {', '.join(known)}, or ''"
+            f"tokenizer_class in {CONFIG_FILE}, or preset, one of {', '.join(known)}, or ''."
         )
     return {}
 

@@ -13,8 +13,8 @@ def with_prefix_space(tokenizer: Tokenizer) -> Tokenizer:
     """Returns a tokenizer that tokenizes each word as if a space preceded it.
 
     A tokenizer that recognizes the beginning of a word by the preceding space, and was built
-    without `add_prefix_space`, is rebuilt with it; one whose tokens are words, and that would split
-    words at punctuation, is rebuilt to keep them whole; others are returned unchanged.
+    without ``add_prefix_space``, is rebuilt with it; one whose tokens are words, and that would
+    split words at punctuation, is rebuilt to keep them whole; others are returned unchanged.
     """
     config = tokenizer.get_config()
     if config.get("add_prefix_space") is False:
@@ -25,10 +25,10 @@ def with_prefix_space(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def tokenize_words(tokenizer: Tokenizer, words: Any) -> tf.RaggedTensor:
-    """Tokenizes each word separately, like Hugging Face's `is_split_into_words=True`.
+    """Tokenizes each word separately, like Hugging Face's ``is_split_into_words=True``.
 
     Args:
-        tokenizer: a tokenizer, as returned by `with_prefix_space`.
+        tokenizer: a tokenizer, as returned by ``with_prefix_space``.
         words: string, ragged (batch, (words)), or nested lists.
 
     Returns:
@@ -36,15 +36,17 @@ def tokenize_words(tokenizer: Tokenizer, words: Any) -> tf.RaggedTensor:
         consists of control characters.
 
     Raises:
-        ValueError: `words` does not have two dimensions, or the tokenizer recognizes the beginning
-            of a word by the preceding space and was built without `add_prefix_space`.
+        ValueError: ``words`` does not have two dimensions, or the tokenizer recognizes the
+            beginning of a word by the preceding space and was built without ``add_prefix_space``.
     """
     if tokenizer.get_config().get("add_prefix_space") is False:
         raise ValueError(
-            "tokenizer must have add_prefix_space=True, because words have no space before them"
+            "tokenizer must have add_prefix_space=True, because words have no space before them."
         )
     if not isinstance(words, tf.Tensor | tf.RaggedTensor):
         words = tf.ragged.constant(words, tf.string, ragged_rank=1)
     if words.shape.rank != 2:
-        raise ValueError(f"words must have the shape (batch, (words)), got rank {words.shape.rank}")
+        raise ValueError(
+            f"words must have the shape (batch, (words)), got rank {words.shape.rank}."
+        )
     return tokenizer.tokenize(words)

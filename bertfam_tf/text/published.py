@@ -42,7 +42,7 @@ def save_published(
             default, by English rules.
 
     Returns:
-        the name of the transformers class that reads the vocabulary files, for config.json.
+        The name of the transformers class that reads the vocabulary files, for config.json.
 
     Raises:
         ValueError: transformers has no equivalent; nothing is written.
@@ -59,7 +59,7 @@ def save_published(
     options = tokenizer.get_config()
     additional = list(options["additional_special_tokens"])
     if fast is None:
-        # This class begins texts with `bos_token`; the real one is kept as a special token.
+        # This class begins texts with ``bos_token``; the real one is kept as a special token.
         if "bos_token" in tokens:
             additional.append(tokens["bos_token"])
         tokens["bos_token"] = tokens[f"{tokenizer.layout.single[0]}_token"]
@@ -105,14 +105,16 @@ def _check_moses(tokenizer: Tokenizer, any_language: bool) -> None:
     options, layout = tokenizer.get_config(), tokenizer.layout
     language, prefixes = options["language"], options["prefixes"]
     if options["lower_case"]:
-        raise ValueError("transformers 5 lower-cases after splitting words, with different results")
+        raise ValueError(
+            "transformers 5 lower-cases after splitting words, with different results."
+        )
     if language != "en" and not any_language:
-        raise ValueError(f"transformers' class reads English by default, not {language!r}")
+        raise ValueError(f"transformers' class reads English by default, not {language!r}.")
     if set(prefixes or ()) != set(nonbreaking_prefixes(language)):
-        raise ValueError("its list of nonbreaking prefixes differs from Moses' list")
+        raise ValueError("its list of nonbreaking prefixes differs from Moses' list.")
     first, last = layout.single[0], layout.single[-1]
     rows = [(first, "a", "sep"), (first, "a", "sep", "b", "sep")]
     if [layout.single, layout.pair] != rows or last != "sep" or first == "a":
         raise ValueError(
-            f"transformers' class does not support the layout {layout.single}, {layout.pair}"
+            f"transformers' class does not support the layout {layout.single}, {layout.pair}."
         )

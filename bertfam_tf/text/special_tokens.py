@@ -8,10 +8,10 @@ from typing import Any
 
 from bertfam_tf.names import truncated_repr
 
-# The roles of special tokens; each has a field `<role>_token` in `SpecialTokens`.
+# The roles of special tokens; each has a field ``<role>_token`` in ``SpecialTokens``.
 ROLES = ("unk", "cls", "sep", "pad", "mask", "bos", "eos")
 TEXTS = ("a", "b")
-# The fields of `SpecialTokens` with several tokens.
+# The fields of ``SpecialTokens`` with several tokens.
 TOKEN_LISTS = ("additional_special_tokens", "lstrip_tokens", "added_tokens", "normalized_tokens")
 
 
@@ -30,11 +30,11 @@ class SpecialTokens:
         additional_special_tokens: further special pieces of the vocabulary.
         lstrip_tokens: special tokens that absorb the white space before them.
         special_tokens_in_text: whether a special token that occurs in a text, such as "[MASK]", is
-            converted to its id, as in Hugging Face's tokenizers.  Use False for untrusted texts,
+            converted to its id, as in Hugging Face's tokenizers. Use False for untrusted texts,
             which could otherwise contain a [SEP]; it is then tokenized like any other text.
         added_tokens: other pieces that are found in a text before it is split, such as a run of
             spaces; they are not special.
-        normalized_tokens: those of all these tokens that are looked for in the normalized text.
+        normalized_tokens: the tokens, of all kinds, that are looked for in the normalized text.
     """
 
     unk_token: str | None = None
@@ -55,11 +55,11 @@ class SpecialTokens:
             object.__setattr__(self, name, tuple(getattr(self, name)))
 
     def of(self, role: str) -> str | None:
-        """Returns the token with a role, one of `ROLES`, or None."""
+        """Returns the token with a role, one of ``ROLES``, or None."""
         return getattr(self, f"{role}_token")
 
     def __iter__(self) -> Iterator[str]:
-        """Yields each special token once: those with roles, then the additional ones."""
+        """Yields each special token once: tokens with roles, then additional ones."""
         tokens = [*map(self.of, ROLES), *self.additional_special_tokens]
         yield from (token for token in dict.fromkeys(tokens) if token is not None)
 
@@ -82,7 +82,7 @@ class Layout:
         pad_segment: the segment id of padding.
 
     Raises:
-        ValueError: an entry is neither a role nor a text; a text is missing, repeated or out of
+        ValueError: if an entry is neither a role nor a text; a text is missing, repeated or out of
             order; the number of segment ids is not the number of entries; or a segment id is not
             an integer from 0 to 2**31 - 1.
     """
@@ -104,29 +104,29 @@ class Layout:
             if unknown:
                 raise ValueError(
                     f"entries of layout.{name} must be 'a', 'b' or one of the roles "
-                    f"{', '.join(ROLES)}, got {truncated_repr(unknown[0])}"
+                    f"{', '.join(ROLES)}, got {truncated_repr(unknown[0])}."
                 )
             texts = tuple(entry for entry in entries if entry in TEXTS)
             if texts != TEXTS[:count]:
                 expected = " and then ".join(map(repr, TEXTS[:count]))
                 raise ValueError(
-                    f"layout.{name} must contain {expected} once, got {truncated_repr(entries)}"
+                    f"layout.{name} must contain {expected} once, got {truncated_repr(entries)}."
                 )
             if len(segments) != len(entries):
                 raise ValueError(
                     f"layout.{name}_segments must have {len(entries)} entries like layout.{name}, "
-                    f"got {len(segments)}"
+                    f"got {len(segments)}."
                 )
             for segment in segments:
                 _check_segment(f"layout.{name}_segments", segment)
         _check_segment("layout.pad_segment", self.pad_segment)
         if not isinstance(self.pad_left, bool):
             raise ValueError(
-                f"layout.pad_left must be True or False, got {truncated_repr(self.pad_left)}"
+                f"layout.pad_left must be True or False, got {truncated_repr(self.pad_left)}."
             )
 
     def entries(self, texts: int) -> tuple[tuple[str, int], ...]:
-        """Returns `(role or text, segment id)` of each entry, for one or two texts."""
+        """Returns ``(role or text, segment id)`` of each entry, for one or two texts."""
         if texts == 1:
             return tuple(zip(self.single, self.single_segments, strict=True))
         return tuple(zip(self.pair, self.pair_segments, strict=True))
@@ -139,7 +139,7 @@ class Layout:
 def _check_segment(name: str, segment: Any) -> None:
     if type(segment) is not int or not 0 <= segment < 2**31:
         raise ValueError(
-            f"{name} must be integers from 0 to 2**31 - 1, got {truncated_repr(segment)}"
+            f"{name} must be integers from 0 to 2**31 - 1, got {truncated_repr(segment)}."
         )
 
 
@@ -151,23 +151,23 @@ A_THEN_B = Layout(("a",), ("a", "b"), (0,), (0, 0))
 
 
 def flat(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Returns a tokenizer's arguments with the fields of `special_tokens` in its place."""
+    """Returns a tokenizer's arguments with the fields of ``special_tokens`` in its place."""
     rest = dict(arguments)
     special = rest.pop("special_tokens", None)
     return rest if special is None else {**dataclasses.asdict(special), **rest}
 
 
 def grouped(arguments: dict[str, Any], default: SpecialTokens) -> dict[str, Any]:
-    """Returns a tokenizer's arguments with the fields of special tokens as one `SpecialTokens`.
+    """Returns a tokenizer's arguments with the fields of special tokens as one ``SpecialTokens``.
 
     Args:
         arguments: the arguments by name; special tokens as fields or as one object, the layout as
             an object or a dict.
         default: provides the fields that are not among the arguments.
     """
-    given = flat(arguments)
-    rest = {name: value for name, value in given.items() if name not in SPECIAL_TOKEN_FIELDS}
-    fields = {name: given[name] for name in given.keys() - rest.keys()}
+    values = flat(arguments)
+    rest = {name: value for name, value in values.items() if name not in SPECIAL_TOKEN_FIELDS}
+    fields = {name: values[name] for name in values.keys() - rest.keys()}
     rest["special_tokens"] = dataclasses.replace(default, **fields)
     if isinstance(rest.get("layout"), dict):
         rest["layout"] = Layout(**rest["layout"])
@@ -175,7 +175,7 @@ def grouped(arguments: dict[str, Any], default: SpecialTokens) -> dict[str, Any]
 
 
 def special_config(special: SpecialTokens, layout: Layout) -> dict[str, Any]:
-    """Returns the entries of `tokenizer_config.json` for special tokens and their layout."""
+    """Returns the entries of ``tokenizer_config.json`` for special tokens and their layout."""
 
     def stored(token: str) -> Any:
         return {"content": token, "lstrip": True} if token in special.lstrip_tokens else token

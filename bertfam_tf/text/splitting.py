@@ -1,4 +1,4 @@
-"""Words of texts, and their offsets."""
+"""Splits texts into words with offsets."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Reads Hugging Face's ``tokenizer.json``: normalizer, pre-tokenizer, model, post-processor.
 
-Each part is read once, into plain values; a tokenizer takes those that it computes exactly and
-refuses the others by name.  The reference is the library ``tokenizers``, which runs such a file.
+Each section is read once, into plain values. A tokenizer accepts the options that it computes
+exactly, and names others in an error. The reference is the library ``tokenizers``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bertfam_tf.text.tokenizer_json_tokens import (
     joined_names,
 )
 
-# Defaults of the options of each step; a file with any other option is refused.
+# The default options of each step; a file with any other option raises an error.
 _NORMALIZERS: dict[str, dict[str, Any]] = {
     "BertNormalizer": dict(
         clean_text=True, handle_chinese_chars=True, strip_accents=None, lowercase=True
@@ -60,7 +60,7 @@ _MODELS: dict[str, dict[str, Any]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Pipeline:
-    """The parts of a ``tokenizer.json``.
+    """The sections of a ``tokenizer.json``.
 
     Args:
         path: the file.
@@ -83,11 +83,13 @@ class Pipeline:
     added: AddedTokens
 
     def refuse(self, what: str, found: Any, expected: Any) -> NoReturn:
-        """Raises ValueError for a part that a tokenizer does not compute."""
-        raise ValueError(f"{self.path}: the {what} is {truncated_repr(found)}, expected {expected}")
+        """Raises ValueError for an option that a tokenizer does not compute."""
+        raise ValueError(
+            f"{self.path}: the {what} is {truncated_repr(found)}, expected {expected}."
+        )
 
     def expect(self, what: str, found: Any, *expected: Any) -> Any:
-        """Returns what was found, or raises ValueError if it is none of the expected values."""
+        """Returns ``found``, or raises ValueError if it is not one of the expected values."""
         if found not in expected:
             self.refuse(what, found, " or ".join(map(repr, expected)))
         return found
@@ -106,7 +108,7 @@ class Pipeline:
         it, all options are off.
 
         Raises:
-            ValueError: there is no such normalizer.
+            ValueError: if there is no such normalizer.
         """
         kinds = [step.kind for step in self.normalizers]
         if [kind for kind in kinds if kind != "Lowercase"] not in ([], ["BertNormalizer"]):
@@ -147,7 +149,7 @@ class Pipeline:
         return pairs
 
     def arguments(self) -> dict[str, Any]:
-        """Returns what the file says about any tokenizer: its vocabulary and added tokens."""
+        """Returns the arguments of any tokenizer: vocabulary and added tokens."""
         return {"vocabulary": self.pieces, "added": self.added}
 
 
@@ -159,7 +161,8 @@ def read(path: Path, kind: str) -> Pipeline:
         kind: the type that its model has to have.
 
     Raises:
-        ValueError: the file is damaged, of another model, or has an option that is not known here.
+        ValueError: if the file is damaged, of another model, or has an option that is not known
+            here.
     """
     content = read_json(path)
     model = _model(section(content, "model", path), kind, path)
@@ -178,10 +181,10 @@ def read(path: Path, kind: str) -> Pipeline:
 
 
 def kind_of(path: Path) -> str:
-    """Returns the kind of tokenizer that a file describes, as in `registry.TokenizerSpec`.
+    """Returns the kind of tokenizer that a file describes, as in ``registry.TokenizerSpec``.
 
     Raises:
-        ValueError: the file is damaged, or of no such kind.
+        ValueError: if the file is damaged, or of no such kind.
     """
     content = read_json(path)
     model = section(content, "model", path)
@@ -195,7 +198,7 @@ def kind_of(path: Path) -> str:
         return "byte_bpe"
     raise ValueError(
         f"{path}: the model is {truncated_repr(kind)}, expected {', '.join(kinds)}, or BPE that is "
-        "byte-level or marks the ends of words"
+        "byte-level or marks the ends of words."
     )
 
 
@@ -207,9 +210,9 @@ def _model_kind(model: Mapping[str, Any]) -> Any:
 
 
 def _model(model: Mapping[str, Any], kind: str, path: Path) -> Step:
-    found = _model_kind(model)
-    if found != kind:
-        raise ValueError(f"{path}: the model is {truncated_repr(found)}, expected {kind!r}")
+    actual = _model_kind(model)
+    if actual != kind:
+        raise ValueError(f"{path}: the model is {truncated_repr(actual)}, expected {kind!r}.")
     known = {kind: {**_MODELS[kind], "vocab": None}}
     return _step({**model, "type": kind}, "model", known, path)
 
@@ -217,7 +220,7 @@ def _model(model: Mapping[str, Any], kind: str, path: Path) -> Step:
 def _steps(
     content: dict[str, Any], name: str, inner: str, known: Mapping[str, Any], path: Path
 ) -> tuple[Step, ...]:
-    """Returns the steps of a part, those of sequences included."""
+    """Returns the steps of a section, including the steps of sequences."""
     whole = section(content, name, path)
     if not whole:
         return ()
@@ -225,8 +228,10 @@ def _steps(
         return (_step(whole, name, known, path),)
     steps = whole.get(inner)
     if not isinstance(steps, list):
-        raise ValueError(f"{path}: {inner} of {name} is {truncated_repr(steps)}, expected a list")
-    return tuple(each for step in steps for each in _steps({name: step}, name, inner, known, path))
+        raise ValueError(f"{path}: {inner} of {name} is {truncated_repr(steps)}, expected a list.")
+    return tuple(
+        nested for step in steps for nested in _steps({name: step}, name, inner, known, path)
+    )
 
 
 def _step(whole: Mapping[str, Any], part: str, known: Mapping[str, Any], path: Path) -> Step:
@@ -235,14 +240,14 @@ def _step(whole: Mapping[str, Any], part: str, known: Mapping[str, Any], path: P
     defaults = known.get(kind) if isinstance(kind, str) else None
     if defaults is None:
         return Step(str(kind), {})
-    given = {name: value for name, value in whole.items() if name != "type"}
-    strange = [name for name in given if name not in defaults]
+    stated = {name: value for name, value in whole.items() if name != "type"}
+    strange = [name for name in stated if name not in defaults]
     if strange:
         raise ValueError(
             f"{path}: {kind} of {part} has the option {truncated_repr(strange[0])}, expected "
-            f"{', '.join(defaults) or 'none'}"
+            f"{', '.join(defaults) or 'none'}."
         )
-    options = {**defaults, **given}
+    options = {**defaults, **stated}
     for name, value in options.items():
         default = defaults[name]
         wrong = isinstance(default, bool) and not isinstance(value, bool)
@@ -252,7 +257,7 @@ def _step(whole: Mapping[str, Any], part: str, known: Mapping[str, Any], path: P
             wrong = not isinstance(value, bool | None)
         if wrong:
             raise ValueError(
-                f"{path}: {name} of {kind} is {truncated_repr(value)}, expected one like {default}"
+                f"{path}: {name} of {kind} is {truncated_repr(value)}, expected one like {default}."
             )
     return Step(kind, options)
 
@@ -268,12 +273,12 @@ def _vocabulary(
         rows = model.get("vocab")
         if not isinstance(rows, list) or not all(map(_is_scored, rows)):
             raise ValueError(
-                f"{path}: vocab is {truncated_repr(rows)}, expected pieces and their scores"
+                f"{path}: vocab is {truncated_repr(rows)}, expected pieces and their scores."
             )
         ids = {piece: index for index, (piece, _) in enumerate(rows)}
         scores = [float(score) for _, score in rows]
         if len(ids) != len(rows):
-            raise ValueError(f"{path}: vocab repeats a piece, expected each piece once")
+            raise ValueError(f"{path}: vocab repeats a piece, expected each piece once.")
     else:
         ids = dict(section(model, "vocab", path))
     for token in added_list(content, path):
@@ -281,7 +286,7 @@ def _vocabulary(
         if ids.setdefault(text, number) != number:
             raise ValueError(
                 f"{path}: {text!r} has the ids {truncated_repr(ids[text])} and "
-                f"{truncated_repr(number)}"
+                f"{truncated_repr(number)}."
             )
     return in_order(ids, path), scores
 

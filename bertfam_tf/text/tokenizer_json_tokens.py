@@ -1,4 +1,4 @@
-"""The added tokens and the post-processor of a `tokenizer.json`."""
+"""The added tokens and the post-processor of a ``tokenizer.json``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PROCESSORS: dict[str, dict[str, Any]] = {
     "RobertaProcessing": dict(sep=None, cls=None, trim_offsets=True, add_prefix_space=True),
     "TemplateProcessing": dict(single=(), pair=(), special_tokens={}),
 }
-# Which role a token of a template has if it has several, and those for tokens without one.
+# Preferred roles of a token with several roles, and roles for tokens without one.
 _PREFERRED = ("cls", "sep", "bos", "eos", "mask", "pad", "unk")
 _FREE = {False: ("cls", "bos"), True: ("sep", "eos")}
 
@@ -35,7 +35,7 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """An entry of a template: one of `TEXTS` or a special token, and its segment."""
+    """An entry of a template: one of ``TEXTS`` or a special token, and its segment."""
 
     name: str
     is_text: bool
@@ -44,15 +44,15 @@ class Entry:
 
 @dataclasses.dataclass(frozen=True)
 class AddedTokens:
-    """The file's added tokens, and where its post-processor puts them.
+    """The added tokens of a file, and the templates of its post-processor.
 
-    Which token has which role is in other files, so `completed` is called after these were read.
+    Other files define the roles of tokens, so ``completed`` is called after they were read.
 
     Args:
         path: the file.
-        lists: the fields `TOKEN_LISTS` of `SpecialTokens`.
+        lists: the fields ``TOKEN_LISTS`` of ``SpecialTokens``.
         unk_token: the model's unknown piece, or None.
-        pad_token: that of the file's padding, or None.
+        pad_token: the token of the file's padding, or None.
         single, pair: the templates.
     """
 
@@ -74,23 +74,24 @@ class AddedTokens:
 
         Args:
             arguments: the arguments by name, special tokens as separate fields.
-            stated: those that take precedence over the file.
+            stated: the arguments that take precedence over the file.
             default: the special tokens of the class.
             pad_left: whether padding is on the left; None if no file says so.
 
         Raises:
-            ValueError: a token of the post-processor is not among the added tokens, or has no role.
+            ValueError: if a token of the post-processor is not among the added tokens, or has no
+                role.
         """
         result = dict(arguments)
-        found = {*self.lists["additional_special_tokens"], *self.lists["added_tokens"]}
+        in_text = {*self.lists["additional_special_tokens"], *self.lists["added_tokens"]}
         for role in ROLES:
             name = f"{role}_token"
             token = result.get(name, default.of(role))
             # The library does not look for other tokens in text.
-            result[name] = token if name in stated or token in found else None
+            result[name] = token if name in stated or token in in_text else None
         if self.unk_token is not None:
             result["unk_token"] = self.unk_token
-        if self.pad_token in found and result["pad_token"] is None:
+        if self.pad_token in in_text and result["pad_token"] is None:
             result["pad_token"] = self.pad_token
         for name in TOKEN_LISTS:
             known = (*stated.get(name, ()), *self.lists[name])
@@ -102,7 +103,7 @@ class AddedTokens:
         return result | {"additional_special_tokens": tuple(others)}
 
     def _layout(self, arguments: dict[str, Any], pad_left: bool | None) -> Layout:
-        """Returns the templates as a layout, after naming their tokens in `arguments`."""
+        """Returns the templates as a layout, after naming their tokens in ``arguments``."""
         before = arguments.get("layout") or Layout()
         if isinstance(before, dict):
             before = Layout(**before)
@@ -131,7 +132,7 @@ class AddedTokens:
                 if role is None or entry.name not in self.lists["additional_special_tokens"]:
                     raise ValueError(
                         f"{self.path}: the post-processor adds {truncated_repr(entry.name)}, "
-                        "expected a special token with a role in tokenizer_config.json"
+                        "expected a special token with a role in tokenizer_config.json."
                     )
                 arguments[f"{role}_token"] = entry.name
             result.append(role)
@@ -172,7 +173,7 @@ def added_list(content: dict[str, Any], path: Path) -> list[dict[str, Any]]:
     added = content.get("added_tokens") or []
     if not isinstance(added, list) or not all(isinstance(token, dict) for token in added):
         raise ValueError(
-            f"{path}: added_tokens is {truncated_repr(added)}, expected a list of objects"
+            f"{path}: added_tokens is {truncated_repr(added)}, expected a list of objects."
         )
     return added
 
@@ -190,7 +191,7 @@ def added_tokens(
         for setting in ("single_word", "rstrip"):
             if token.get(setting):
                 raise ValueError(
-                    f"{path}: added token {text!r} with {setting}, expected one without"
+                    f"{path}: added token {text!r} with {setting}, expected one without."
                 )
         special = token.get("special")
         lists["additional_special_tokens" if special else "added_tokens"].append(text)
@@ -204,7 +205,7 @@ def added_tokens(
     if unk is not None and unk not in listed:
         raise ValueError(
             f"{path}: the unknown piece {truncated_repr(unk)} is not one of the added tokens, "
-            "expected it among them"
+            "expected it among them."
         )
     single, pair = _templates(processors, pieces, path)
     return AddedTokens(
@@ -230,7 +231,7 @@ def _templates(
         kinds = joined_names([s.kind for s in processors])
         raise ValueError(
             f"{path}: the post-processor is {truncated_repr(kinds)},"
-            f" expected one of {', '.join(PROCESSORS)}"
+            f" expected one of {', '.join(PROCESSORS)}."
         )
     if step.kind == "TemplateProcessing":
         single, pair = (_template(step, name, pieces, path) for name in ("single", "pair"))
@@ -256,7 +257,8 @@ def _special(step: Step, name: str, pieces: list[str], path: Path) -> str:
         or pieces[value[1]] != value[0]
     ):
         raise ValueError(
-            f"{path}: {name} of {step.kind} is {truncated_repr(value)}, expected a piece and its id"
+            f"{path}: {name} of {step.kind} is {truncated_repr(value)}, expected a piece and its "
+            "id."
         )
     return pieces[value[1]]
 
@@ -270,18 +272,18 @@ def _template(step: Step, name: str, pieces: list[str], path: Path) -> tuple[Ent
             ((kind, value),) = entry.items()
             segment = value["type_id"]
             if kind == "Sequence":
-                found = Entry({"A": "a", "B": "b"}[value["id"]], True, segment)
+                parsed = Entry({"A": "a", "B": "b"}[value["id"]], True, segment)
             else:
                 (index,) = {"SpecialToken": tokens}[kind][value["id"]]["ids"]
                 if type(index) is not int or index < 0:
                     raise ValueError
-                found = Entry(pieces[index], False, segment)
+                parsed = Entry(pieces[index], False, segment)
             if type(segment) is not int or segment < 0:
                 raise ValueError
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             raise ValueError(
                 f"{path}: entry {truncated_repr(entry)} of the post-processor's {name}, expected a "
-                "text or one special token, and its segment"
+                "text or one special token, and its segment."
             ) from error
-        result.append(found)
+        result.append(parsed)
     return tuple(result)

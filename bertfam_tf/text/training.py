@@ -1,5 +1,8 @@
-"""Trains vocabularies on a corpus, with existing trainers: tensorflow-text's for WordPiece,
-`tokenizers` for byte-pair encoding, `sentencepiece` for SentencePiece; words are only counted."""
+"""Trains vocabularies on a corpus.
+
+The trainers are tensorflow-text's for WordPiece, ``tokenizers`` for byte-pair encoding and
+``sentencepiece`` for SentencePiece; words are only counted.
+"""
 
 from __future__ import annotations
 
@@ -45,46 +48,46 @@ def train_vocabulary(
     """Trains a vocabulary on text files and saves a tokenizer with it.
 
     Files are streamed line by line, and only words and their counts are kept in memory, except by
-    sentencepiece, which keeps the text.  The result is deterministic.
+    sentencepiece, which keeps the text. The result is deterministic.
 
     Args:
-        kind: one of `KINDS`.
+        kind: one of ``KINDS``.
         files: UTF-8 text.
-        output: the directory to write, for `load_tokenizer`; new or empty.
+        output: the directory to write, for ``load_tokenizer``; new or empty.
         size: the size of the vocabulary, special tokens included; a small corpus may give fewer
-            entries.  None, for `"words"` only, takes all words.
+            entries. None, for ``"words"`` only, takes all words.
         special: the special tokens, which get the first ids; their roles follow from their names
-            (`"[MASK]"`, `"<mask>"`, `"<s>"`, …), and all others are additional special tokens.
-            None for the usual ones of the kind.
-        lower_case: whether to lower-case; None lower-cases for `"wordpiece"` and `"bpe"` only,
+            (``"[MASK]"``, ``"<mask>"``, ``"<s>"``, …), and all others are additional special
+            tokens. None for the usual ones of the kind.
+        lower_case: whether to lower-case; None lower-cases for ``"wordpiece"`` and ``"bpe"`` only,
             whose first published vocabularies are lower-cased.
-        min_count: the minimum frequency of an entry; None for 2, or 1 with `"words"`.
+        min_count: the minimum frequency of an entry; None for 2, or 1 with ``"words"``.
 
     Returns:
-        the tokenizer.
+        The tokenizer.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        FileExistsError: `output` is not empty.
-        ValueError: an argument is invalid, a file is not UTF-8, the text is empty, `size` is too
-            small, or the trainer's package is not installed.
+        FileNotFoundError: if there is no such file.
+        FileExistsError: ``output`` is not empty.
+        ValueError: if an argument is invalid, a file is not UTF-8, the text is empty, ``size`` is
+            too small, or the trainer's package is not installed.
     """
     if kind not in KINDS:
-        raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
+        raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}.")
     if size is None and kind != "words":
-        raise ValueError(f"a vocabulary of kind {kind!r} needs a size")
+        raise ValueError(f"a vocabulary of kind {kind!r} needs a size.")
     paths = [Path(file) for file in files]
     for path in paths:
         if not path.is_file():
-            raise FileNotFoundError(f"there is no file {path}")
+            raise FileNotFoundError(f"there is no file {path}.")
     directory = Path(output)
     check_new(directory)
-    train, usual = KINDS[kind]
-    tokens = usual if special is None else tuple(special)
+    train, default_tokens = KINDS[kind]
+    tokens = default_tokens if special is None else tuple(special)
     if not all(tokens) or len(set(tokens)) < len(tokens):
-        raise ValueError(f"special tokens must be distinct and not empty, got {list(tokens)}")
+        raise ValueError(f"special tokens must be distinct and not empty, got {list(tokens)}.")
     if size is not None and size <= len(tokens):
-        raise ValueError(f"size must be above the {len(tokens)} special tokens, got {size}")
+        raise ValueError(f"size must be above the {len(tokens)} special tokens, got {size}.")
     options: dict[str, Any] = {} if lower_case is None else {"lower_case": lower_case}
     if min_count is not None:
         options["min_count"] = min_count
@@ -112,11 +115,11 @@ def _lines(files: Sequence[Path]) -> Iterator[str]:
 
 
 def _roles(special: Sequence[str], roles: Sequence[str] = ROLES) -> dict[str, Any]:
-    """Returns the fields of `SpecialTokens` that follow from the tokens' names.
+    """Returns the fields of ``SpecialTokens`` that follow from the tokens' names.
 
     Args:
-        special: the special tokens; those whose names are not among `roles` are additional special
-            tokens.
+        special: the special tokens; those whose names are not among ``roles`` are additional
+            special tokens.
         roles: the roles that the kind of tokenizer has.
     """
     fields: dict[str, Any] = {}
@@ -198,7 +201,7 @@ def _bert_words(files: Sequence[Path], rules: unicode.Rules) -> Counter[str]:
 def _learn_pieces(
     counts: Counter[str], size: int, special: Sequence[str], min_count: int
 ) -> list[str]:
-    """Returns `size` pieces, or fewer if fewer occur `min_count` times.
+    """Returns ``size`` pieces, or fewer if fewer occur ``min_count`` times.
 
     The learner takes a threshold on the count of a piece instead of a size; thresholds are tried
     until one gives slightly too many pieces, and the rarest of these are left out.
@@ -244,8 +247,8 @@ def _learn_pieces(
 
 
 def _search(learn: Callable[[int], list[str]], size: int, low: int, high: int) -> list[str]:
-    """Returns the result of `learn` at a threshold from `low` to `high` that gives `size` pieces or
-    slightly more; if there is none, the result at `low`."""
+    """Searches a threshold from ``low`` to ``high`` at which ``learn`` returns ``size`` pieces or
+    slightly more; returns its result, or the result at ``low`` if there is none."""
     best: list[str] = []
     few = False
     threshold = low + 8
@@ -267,7 +270,7 @@ def _search(learn: Callable[[int], list[str]], size: int, low: int, high: int) -
 
 
 def _frequent_letters(words: Iterable[tuple[str, int]], limit: int, size: int) -> set[str]:
-    """Returns the most frequent characters of words, at most `limit`.
+    """Returns the most frequent characters of words, at most ``limit``.
 
     Raises:
         ValueError: they cover less than 99 % of the text.
@@ -280,7 +283,7 @@ def _frequent_letters(words: Iterable[tuple[str, int]], limit: int, size: int) -
     if sum(seen[letter] for letter in letters) < 0.99 * sum(seen.values()):
         raise ValueError(
             f"size {size} is too small: the text has {len(seen)} different letters, each of which "
-            "takes two entries, and they may fill half of the vocabulary"
+            "takes two entries, and they may fill half of the vocabulary."
         )
     return set(letters)
 
@@ -298,12 +301,12 @@ def _byte_bpe(
     from bertfam_tf.text.tokenizers.byte_bpe import ByteBPETokenizer
 
     if lower_case:
-        raise ValueError("byte-level BPE does not lower-case")
+        raise ValueError("byte-level BPE does not lower-case.")
     library = _extra("tokenizers")
     if size < 256 + len(special):
         raise ValueError(
             f"size {size} is too small: 256 bytes and {len(special)} special tokens need "
-            f"{256 + len(special)} entries"
+            f"{256 + len(special)} entries."
         )
     model = library.ByteLevelBPETokenizer()
     model.train_from_iterator(
@@ -329,7 +332,7 @@ def _bpe(
     from bertfam_tf.text.tokenizers.bpe_files import END
 
     if not lower_case:
-        raise ValueError("this BPE always lower-cases, as GPT's does")
+        raise ValueError("this BPE always lower-cases, as GPT's does.")
     library = _extra("tokenizers")
     counts = _bert_words(files, unicode.Rules(True, True, True, True, unicode.python_classes))
     letters = sorted(_frequent_letters(counts.items(), (size - len(special)) // 4, size))
@@ -374,12 +377,12 @@ def _sentence_piece(
     from bertfam_tf.text.tokenizers.sentencepiece import SentencePieceTokenizer
 
     if min_count is not None:
-        raise ValueError("SentencePiece's trainer does not support min_count")
+        raise ValueError("SentencePiece's trainer does not support min_count.")
     roles = _roles(special)
     unk, pad = roles.get("unk_token"), roles.get("pad_token")
     if unk is None:
         raise ValueError(
-            f"special tokens must include one for unknown text, such as <unk>, got {list(special)}"
+            f"special tokens must include one for unknown text, such as <unk>, got {list(special)}."
         )
     small = preparation(False, False, lower_case)
     failures: list[Exception] = []
@@ -425,7 +428,7 @@ def _extra(module: str) -> Any:
         return import_module(module)
     except ImportError as error:
         raise ValueError(
-            f"the trainer needs the package {module}: pip install 'bertfam-tf[{_EXTRA}]'"
+            f"the trainer needs the package {module}: pip install 'bertfam-tf[{_EXTRA}]'."
         ) from error
 
 

@@ -15,24 +15,25 @@ from bertfam_tf.text.special_tokens import Layout
 class Windows:
     """Splits documents into overlapping windows and packs each one, optionally with a question.
 
-    The windows are the same as those of Hugging Face's fast tokenizers with `stride` and
-    `return_overflowing_tokens`: each is as long as possible, the next begins `stride` pieces before
-    its end, and the first to reach the end of the document is the last.  An empty document has one.
+    The windows are the same as those of Hugging Face's fast tokenizers with ``stride`` and
+    ``return_overflowing_tokens``: each is as long as possible, the next begins ``stride`` pieces
+    before its end, and the first to reach the end of the document is the last. An empty document
+    has one.
 
     Args:
         layout: the positions of the special tokens.
-        ids: the ids of the special tokens by role, as `Tokenizer.special_ids`.
+        ids: the ids of the special tokens by role, as ``Tokenizer.special_ids``.
         max_length: the maximum number of tokens of a window, question and special tokens included.
         stride: the overlap of consecutive windows, in pieces.
-        max_question: the maximum number of pieces of a question; longer ones are truncated.  None
-            for half of what special tokens and `stride` leave, so that a long question cannot
+        max_question: the maximum number of pieces of a question; longer ones are truncated. None
+            for half of what special tokens and ``stride`` leave, so that a long question cannot
             multiply the windows.
-        padding: what a batch of windows is padded to, as `packing.widths_of` takes it.
+        padding: the padded lengths of windows; see ``packing.widths_of``.
 
     Raises:
-        ValueError: a window would have no more than `stride` pieces of the document, so that
+        ValueError: if a window would have no more than ``stride`` pieces of the document, so that
             windows could not advance; a number is negative; or the layout has a role that is not in
-            `ids`.
+            ``ids``.
     """
 
     def __init__(
@@ -49,13 +50,13 @@ class Windows:
             max_question = max(spare, 0) // 2
         if stride < 0 or max_question < 0:
             raise ValueError(
-                f"stride and max_question must be at least 0, got {stride} and {max_question}"
+                f"stride and max_question must be at least 0, got {stride} and {max_question}."
             )
         if spare <= max_question:
             raise ValueError(
                 "max_length must be above stride + max_question + the "
                 f"{layout.special_count(2)} special tokens, so that each window advances; got "
-                f"{max_length=}, {stride=}, {max_question=}"
+                f"{max_length=}, {stride=}, {max_question=}."
             )
         self.frame = Frame(layout, ids, widths_of(padding, max_length))
         self.max_length = max_length
@@ -70,7 +71,7 @@ class Windows:
             texts: ragged int32 (batch, (pieces)): documents, or questions and documents.
 
         Returns:
-            a dict; the windows of the first document come first:
+            A dict; the windows of the first document come first:
 
             * ``token_ids``, ``padding_mask``, ``segment_ids``: int32 (windows, length).
             * ``document``: int32 [windows], the index of the document in the batch.
@@ -79,16 +80,16 @@ class Windows:
             * ``piece``: int32 (windows, length), the index of each piece in its document; -1 at the
               question, special tokens and padding.
             * ``max_context``: bool (windows, length), whether the piece has the most context in
-              this window, true once for each piece.  As in BERT's SQuAD code, context is the
+              this window, true once for each piece. As in BERT's SQuAD code, context is the
               smaller of the numbers of pieces before and after it in the window, plus a hundredth
               of the window's pieces; among equal windows, the first one is used.
 
         Raises:
-            ValueError: the number of texts is not 1 or 2.
+            ValueError: if the number of texts is not 1 or 2.
         """
         if len(texts) not in (1, 2):
             raise ValueError(
-                f"texts must be documents, or questions and documents, got {len(texts)}"
+                f"texts must be documents, or questions and documents, got {len(texts)}."
             )
         *questions, documents = texts
         room = self.max_length - self.frame.layout.special_count(len(texts))
@@ -134,11 +135,11 @@ def spans_of(
     """Returns the byte offsets in the documents of each token of their windows.
 
     Args:
-        windows: from `Windows`.
-        starts, ends: int32 (batch, (pieces)), of the documents, from `tokenize_with_offsets`.
+        windows: from ``Windows``.
+        starts, ends: int32 (batch, (pieces)), of the documents, from ``tokenize_with_offsets``.
 
     Returns:
-        `(starts, ends)`, int32 (windows, length), end exclusive; -1 where ``piece`` is.
+        ``(starts, ends)``, int32 (windows, length), end exclusive; -1 where ``piece`` is.
     """
     piece = windows["piece"]
     begin = tf.gather(tf.cast(starts.row_splits, tf.int32), windows["document"])

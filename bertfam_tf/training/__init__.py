@@ -1,4 +1,4 @@
-"""Trains models: the Keras model and its loop, optimizers, callbacks, strategies, stacking."""
+"""Training: the Keras model and its loop, optimizers, callbacks, strategies, stacking."""
 
 from bertfam_tf.lazy import lazy
 

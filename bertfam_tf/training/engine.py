@@ -1,8 +1,8 @@
-"""The training loop of all recipes: restores, skips what is done, fits with callbacks, stores.
+"""The training loop of all recipes: restores a checkpoint, skips done steps, fits, stores.
 
-Fine-tuning, pretraining, distillation and their stages build phases and hand them over, so that
-logs, training checkpoints, divergence, early stopping, accumulation and gradient checkpointing work
-the same for all of them.
+Fine-tuning, pretraining, distillation and their stages build phases for it, so logs, training
+checkpoints, divergence, early stopping, accumulation and gradient checkpointing work the same for
+all of them.
 """
 
 from __future__ import annotations
@@ -26,13 +26,12 @@ from bertfam_tf.training.learner import Learner
 from bertfam_tf.training.settings import TrainConfig
 
 Callbacks = Sequence[keras.callbacks.Callback]
-# In examples; a larger corpus is shuffled within a buffer of this size.
-_SHUFFLE_BUFFER = 1 << 20
+_SHUFFLE_BUFFER = 1 << 20  # examples
 _log = logging.getLogger(__name__)
 
 
 class Directory(Protocol):
-    """Where a run writes: ``bertfam_tf.recipes.directory.RunDirectory``."""
+    """The directory that a run writes to: ``bertfam_tf.recipes.directory.RunDirectory``."""
 
     def backup(self, every: int | None = None, stage: int | None = None) -> Backup:
         """Returns the callback that writes training checkpoints."""
@@ -42,18 +41,18 @@ class Directory(Protocol):
 
 
 class Passes(NamedTuple):
-    """Batches of passes over the training data, each pass in an order of its own.
+    """Passes over the training data, each in a different order.
 
     Fields:
         steps: the number of batches in a pass.
-        batches: a function from the number of a pass, from 0, to its batches.
+        batches: returns the batches of a pass, numbered from 0.
     """
 
     steps: int
     batches: Callable[[int], tf.data.Dataset]
 
     def epochs(self, settings: TrainConfig) -> tuple[int, int]:
-        """Returns the number of steps in an epoch, after which is evaluated, and of epochs.
+        """Returns the number of steps in an epoch, and the number of epochs.
 
         An epoch is a pass, unless ``train.steps`` sets the number of steps.
         """
@@ -64,25 +63,23 @@ class Passes(NamedTuple):
     def between(self, step: int, end: int) -> tf.data.Dataset:
         """Returns the batches from one step to another.
 
-        Batches before them are skipped as ``batches`` returns them, such as raw text that is not
-        encoded yet.
+        Earlier batches are skipped before they are encoded, such as raw text.
         """
         first, within = divmod(step, self.steps)
         passes = range(first, max(-(-end // self.steps), first + 1))
-        found = reduce(tf.data.Dataset.concatenate, map(self.batches, passes))
-        return found.skip(within).take(end - step)
+        batches = reduce(tf.data.Dataset.concatenate, map(self.batches, passes))
+        return batches.skip(within).take(end - step)
 
 
 class Phase(NamedTuple):
-    """The part of a training that one optimizer goes through.
+    """A phase of a training, with one model and optimizer.
 
     Fields:
         model: the compiled model.
-        batches: a function from the number of the phase's steps that are done to the batches of
-            the others.
+        batches: returns the remaining batches, for a number of steps of the phase that are done.
         steps: the number of steps in an epoch.
         epochs: the number of epochs.
-        validation_data: batches to evaluate after each epoch; None for none.
+        validation_data: batches to evaluate after each epoch, or None.
         steps_before, epochs_before: the number of steps and epochs of earlier phases, for logs.
     """
 
@@ -109,14 +106,14 @@ def compile_model(
     schedule: keras.optimizers.schedules.LearningRateSchedule | None = None,
     **options: Any,
 ) -> None:
-    """Compiles a model as the ``train`` section of a recipe says.
+    """Compiles a model with the ``train`` section of a recipe.
 
     Args:
         model: the model, in the scope of its strategy.
         settings: the section.
         total_steps: the number of steps of the learning rate's schedule.
-        factors, schedule: as for ``optimizers.from_settings``.
-        **options: of the model's ``compile``, such as ``metrics``.
+        factors, schedule: the same as for ``optimizers.from_settings``.
+        **options: further arguments of the model's ``compile``, such as ``metrics``.
     """
     model.recompute_blocks = settings.gradient_checkpointing
     model.compile(
@@ -138,36 +135,35 @@ def fit(
 
     Args:
         phase: the phase.
-        backup: the callback that writes training checkpoints; None for none.
-        callbacks: a function from the number of the phase's steps that are done to the other
-            callbacks.
-        best: the callback that keeps the best epoch, whose weights the model then has; None to keep
-            the last epoch.
+        backup: the callback that writes training checkpoints, or None.
+        callbacks: returns the other callbacks, for a number of steps of the phase that are done.
+        best: the callback that keeps the best epoch, whose weights the model gets; None to keep the
+            last epoch.
         limit: the callback that stops after some time; None for no limit.
-        **options: of the model's ``fit``, such as ``class_weight``.
+        **options: further arguments of the model's ``fit``, such as ``class_weight``.
 
     Returns:
         Keras' history of the last epochs; empty if there was nothing left to train.
 
     Raises:
-        ValueError: for training checkpoints that are damaged or of another run.
+        ValueError: if training checkpoints are damaged or of another run.
     """
     model, steps, before = phase.model, phase.steps, phase.steps_before
     done = backup.restore(model) if backup else 0
     if not 0 <= done <= phase.total:
         assert backup is not None
         raise ValueError(
-            f"{backup.directory} must contain the checkpoints of a run with these steps, got one "
-            f"of step {done} of {phase.total}; remove it to train from the beginning."
+            f"{backup.directory} has a checkpoint of step {done}, but this run has {phase.total} "
+            "steps; remove it to train from the beginning."
         )
     if done:
         _log.info("Resuming from step %d of %d.", before + done, before + phase.total)
     if done % steps:
         _create_metrics(model, phase.batches(done))
-    # The checkpoint comes last: an epoch is done when all other callbacks have seen it.
-    called = [*callbacks(done), *(each for each in (limit, best, backup) if each)]
+    # The backup comes last: it stores an epoch after all other callbacks have seen it.
+    ordered = [*callbacks(done), *(callback for callback in (limit, best, backup) if callback)]
     history: dict[str, list[float]] = {}
-    # A run that was stopped is not evaluated again, unless it was killed before that.
+    # A run that reached its limit has been evaluated, unless it was killed before.
     stopped = limit is not None and limit.exceeded and (backup is None or backup.between_epochs)
     for part in [] if stopped else remaining(done, steps, phase.epochs):
         if best is not None and best.exhausted:
@@ -179,8 +175,8 @@ def fit(
                 epochs=phase.epochs_before + part.last,
                 steps_per_epoch=part.steps,
                 validation_data=phase.validation_data,
-                callbacks=called,
-                # The order is that of the batches; Keras warns that it cannot shuffle them.
+                callbacks=ordered,
+                # Batches are already shuffled; Keras would warn that it cannot shuffle a dataset.
                 **{"shuffle": False, **options},
             ).history
         done += part.steps * (part.last - part.first)
@@ -206,17 +202,17 @@ def train(
         phase: the phase.
         directory: the run directory.
         settings: the ``train`` section of the phase.
-        tokenizer: decodes batches of token ids for the error of a loss that is not finite.
-        stage: the number of the phase in a run of several, each with training checkpoints of its
-            own; None in a run of one.
-        **options: of the model's ``fit``.
+        tokenizer: decodes token ids for the error message of a loss that is not finite.
+        stage: the number of the phase in a run of several, which have separate training
+            checkpoints; None in a run of one.
+        **options: further arguments of the model's ``fit``.
 
     Returns:
         Keras' history of the last epochs; empty if there was nothing left to train.
 
     Raises:
-        ValueError: for ``patience`` without validation data, training checkpoints that are damaged
-            or of another run, and a loss that is not finite.
+        ValueError: if there is ``patience`` without validation data, training checkpoints are
+            damaged or of another run, or the loss is not finite.
     """
     backup = directory.backup(backup_steps(phase.model, settings), stage)
     before = phase.steps_before
@@ -235,7 +231,7 @@ def train(
 
 
 def backup_steps(model: Learner, settings: TrainConfig) -> int | None:
-    """Returns the number of steps between training checkpoints; None for one after each epoch."""
+    """Returns the number of steps between training checkpoints; None to write one per epoch."""
     strategy = tf.distribute.MultiWorkerMirroredStrategy
     if model.step_variables and isinstance(model.distribute_strategy, strategy):
         # The chief, which writes checkpoints, does not have the other workers' state.
@@ -262,7 +258,7 @@ def best_epoch(backup: Backup, settings: TrainConfig, validation_data: Any) -> B
 
 
 def time_limit(clock: Clock, settings: TrainConfig) -> TimeLimit | None:
-    """Returns the callback that stops after ``train.minutes``; None without."""
+    """Returns the callback that stops after ``train.minutes``; None without a limit."""
     return None if settings.minutes is None else TimeLimit(clock, settings.minutes)
 
 
@@ -272,18 +268,15 @@ def run_callbacks(
     step: int,
     stage: int = 0,
 ) -> list[keras.callbacks.Callback]:
-    """Returns the callbacks of a run directory that precede the one of training checkpoints.
+    """Returns the callbacks of a run directory that precede the backup.
 
     Args:
         directory: the run directory.
-        texts: a function from the number of a step of the run, from 0, to the texts of its batch.
+        texts: returns the texts of the batch of a step of the run, numbered from 0.
         step: the number of steps of the run that are done.
         stage: the number of the phase.
     """
-    return [
-        StopAtDivergence(texts, step),
-        *directory.logs(step, stage),
-    ]
+    return [StopAtDivergence(texts, step), *directory.logs(step, stage)]
 
 
 def text_passes(
@@ -297,8 +290,8 @@ def text_passes(
 
     Args:
         rows: single examples ``(features, …)`` of known cardinality.
-        settings: the ``train`` section: its ``batch_size`` or ``batch_tokens``.
-        count_tokens: as for ``TokenBatches``, which ``batch_tokens`` needs.
+        settings: the ``train`` section, with ``batch_size`` or ``batch_tokens``.
+        count_tokens: the same as for ``TokenBatches``; required by ``batch_tokens``.
         by_length: whether the examples of a batch have similar lengths.
     """
     count = int(rows.cardinality())
@@ -324,15 +317,12 @@ def text_passes(
 
 
 def order_seed(settings: TrainConfig, number: int) -> int:
-    """Returns the seed of the order of a pass.
-
-    It depends on the number of the pass alone, so that a pass is the same in a run that resumes.
-    """
+    """Returns the seed of the order of a pass, which is the same in a resumed run."""
     return settings.seed * settings.epochs + number
 
 
 def batch_texts(batches: tf.data.Dataset, tokenizer: Any) -> list[str]:
-    """Returns the texts of the first batch, which is raw or has token ids."""
+    """Returns the texts of the first batch, of raw text or token ids."""
     ((inputs, *_),) = batches.take(1)
     if "token_ids" not in inputs:
         return as_text(next(iter(inputs.values())))
@@ -343,7 +333,7 @@ def batch_texts(batches: tf.data.Dataset, tokenizer: Any) -> list[str]:
 
 
 def _create_metrics(model: Learner, batches: tf.data.Dataset) -> None:
-    """Creates metrics, which Keras does at their first batch, for the values of a checkpoint."""
-    made = model._compile_metrics
-    if made is not None and not made.built:
+    """Creates the metrics that Keras creates at the first batch, so they can be restored."""
+    metrics = model._compile_metrics
+    if metrics is not None and not metrics.built:
         model.evaluate(batches.take(1), verbose=0)

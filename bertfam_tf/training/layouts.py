@@ -1,7 +1,7 @@
-"""Which weights are split over devices: the layout of Megatron-LM, for ``keras.distribution``.
+"""Tensor parallelism as in Megatron-LM, for ``keras.distribution``.
 
-Shoeybi et al. 2019, arXiv 1909.08053, section 3: attention is split by heads and the feed-forward
-by hidden units, so that a block adds up over devices twice: the products with both output kernels.
+Shoeybi et al. 2019, arXiv 1909.08053, section 3: attention is split by heads and feed-forward by
+hidden units, so a block needs two all-reduces, of the products with both output kernels.
 """
 
 from __future__ import annotations
@@ -15,38 +15,37 @@ from bertfam_tf import layers
 from bertfam_tf.layers.attention import Attention
 from bertfam_tf.names import unknown
 
-# A weight, the axis of it that is split, and the number of what it is split into: heads or units.
+# A weight, its axis that is split, and the number of heads or units along it.
 Split = tuple[keras.Variable, int, int]
 
 
 def layout_map(
     model: keras.layers.Layer, device_mesh: Any, axis: str = "model"
 ) -> keras.distribution.LayoutMap:
-    """The layout of a model's weights, for ``keras.distribution.ModelParallel``.
+    """Returns the layout of a model's weights, for ``keras.distribution.ModelParallel``.
 
-    Queries, keys, values, and what belongs to a head, are split by heads; the first layer of the
-    feed-forward by hidden units; the output kernels of both by their inputs; and token embeddings
-    by tokens, if their number is divisible. All other weights are on every device: norms, output
-    biases, positions, heads of the model, recurrent layers.
+    Queries, keys, values and other weights of a head are split by heads, the first layer of
+    feed-forward by hidden units, the output kernels of both by their inputs, and token embeddings
+    by tokens, if their number is divisible. All other weights are replicated: norms, output biases,
+    positions, heads of the model, recurrent layers.
 
-    A kernel that computes queries, keys and values at once (GPT's) is split by columns, whose parts
-    are not those of heads: results are the same, with more communication.
+    A fused kernel of queries, keys and values (GPT's) is split by columns, which do not correspond
+    to heads: results are the same, with more communication.
 
     Args:
-        model: a backbone, a ``Learner``, or any other model of these layers, built outside of the
-            distribution. The layout is by path, so that it is that of every model with the same
-            config.
+        model: a backbone, a ``Learner``, or another model with such layers, built outside of the
+            distribution. The layout is by path, so it fits every model with the same config.
         device_mesh: a ``keras.distribution.DeviceMesh``.
         axis: the name of the mesh's axis over which weights are split.
 
     Raises:
-        ValueError: for an axis that the mesh does not have; or heads or hidden units that the axis'
-            devices cannot share equally, with the path of the weight.
+        ValueError: if the mesh has no such axis, or its devices do not divide the heads or hidden
+            units of a weight.
     """
     if axis not in device_mesh.axis_names:
         raise ValueError(unknown("axis of the mesh", axis, device_mesh.axis_names))
     devices = device_mesh.shape[list(device_mesh.axis_names).index(axis)]
-    found: dict[str, tuple[str | None, ...]] = {}
+    layouts: dict[str, tuple[str | None, ...]] = {}
     for layer in model._flatten_layers():
         for weight, dimension, parts in splits(layer):
             if parts % devices:
@@ -56,23 +55,22 @@ def layout_map(
                     f"{weight.path} must be split into {devices} equal parts (mesh axis {axis!r}), "
                     f"got {parts} {'heads' if isinstance(layer, Attention) else 'hidden units'}."
                 )
-            found[weight.path] = tuple(
-                axis if i == dimension else None for i in range(len(weight.shape))
-            )
+            layout = (axis if i == dimension else None for i in range(len(weight.shape)))
+            layouts[weight.path] = tuple(layout)
     result = keras.distribution.LayoutMap(device_mesh)
-    for path, axes in found.items():
+    for path, axes in layouts.items():
         result[path] = axes
     return result
 
 
-# The part of a backbone that embeds tokens, in every family with a vocabulary.
+# The name of the token embedding in every family with a vocabulary.
 _TOKENS = "token_embedding"
 
 
 def splits(layer: keras.layers.Layer) -> Iterator[Split]:
-    """The weights of a layer that have a part for each of its heads, hidden units or tokens.
+    """Yields the weights of a layer that can be split by heads, hidden units or tokens.
 
-    Those of the layers that it is made of are among them where the split is this layer's.
+    They include weights of its inner layers that this layer splits.
     """
     if isinstance(layer, layers.FeedForward):
         units = layer.intermediate_size

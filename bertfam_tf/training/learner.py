@@ -1,4 +1,4 @@
-"""The model that everything here is trained with: a network, and the objectives on its outputs."""
+"""The Keras model for all training: a network, and objectives on its outputs."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from bertfam_tf.training.step_value import StepValue
 class LossTracker(keras.metrics.Metric):
     """Means of losses over all batches since the last reset, and their weighted sum.
 
-    Args:
-        weights: of the losses, by name.
-        metrics: functions of means that are only reported, by name.
+    The result is ``loss``, the weighted sum; each loss by name, if there are several; and the
+    metrics.
 
-    The result is ``loss``, the weighted sum, where there are several losses each under its own
-    name, and the metrics.
+    Args:
+        weights: the weights of the losses, by name.
+        metrics: functions of means that are only reported, by name.
     """
 
-    # The number of losses from which on each is under its own name.
+    # Losses are reported by name if there are at least this many.
     named_from = 2
 
     def __init__(
@@ -44,8 +44,8 @@ class LossTracker(keras.metrics.Metric):
         self._sums = {n: self.add_weight(name=f"{n}_sum", initializer="zeros") for n in names}
         self._counts = {n: self.add_weight(name=f"{n}_count", initializer="zeros") for n in names}
 
-    def update_state(self, found: Mapping[str, SumAndCount]) -> None:
-        for name, (total, count) in found.items():
+    def update_state(self, sums: Mapping[str, SumAndCount]) -> None:
+        for name, (total, count) in sums.items():
             self._sums[name].assign_add(ops.cast(total, self.dtype))
             self._counts[name].assign_add(ops.cast(count, self.dtype))
 
@@ -70,42 +70,41 @@ class NamedLossTracker(LossTracker):
 
 
 class SingleLossTracker(LossTracker):
-    """Of one loss, without whose name metrics are reported: ``perplexity``, ``accuracy``."""
+    """Reports the metrics of a single loss without its name: ``perplexity``, ``accuracy``."""
 
     def result(self) -> dict[str, Any]:
-        [name] = self._weights
-        return {each.removeprefix(f"{name}_"): x for each, x in super().result().items()}
+        [loss] = self._weights
+        return {name.removeprefix(f"{loss}_"): x for name, x in super().result().items()}
 
 
 class Learner(keras.Model):
     """A functional Keras model that trains for one objective, or for several at once.
 
     The loss is the weighted sum of the objectives' losses. Each is a sum divided by a count, both
-    of all replicas, so that it does not depend on how a batch is split between them, or into parts
-    one after the other (``accumulation_steps`` of ``compile``).
+    over all replicas, so it does not depend on how a batch is split among replicas or micro-batches
+    (``accumulation_steps`` of ``compile``).
 
-    Only ``compute_loss`` is ours, and the step in parts: Keras' own training loop runs, on each of
-    its backends. A ``loss`` that is given to ``compile`` takes the objectives' place, and is
-    averaged as Keras does: over the batch of each replica, then over replicas.
+    Only ``compute_loss`` and gradient accumulation are overridden: Keras' own training loop runs,
+    on each of its backends. A ``loss`` in ``compile`` replaces the objectives, and is averaged as
+    in Keras: over the batch of each replica, then over replicas.
 
     Attributes:
-        recompute_blocks: whether training keeps of each block only its input, and computes the
-            rest once more for gradients: a third more time, a fraction of the memory. It is read
-            when the training step is traced.
-        accumulation_steps: as ``compile`` takes it.
+        recompute_blocks: whether to use gradient checkpointing: training keeps only each block's
+            input, and recomputes the rest for gradients, with a third more time and a fraction of
+            the memory. Read when the training step is traced.
+        accumulation_steps: the argument of ``compile``.
         step_loss: the loss of the last training step.
-        step_counts: float (3,), numbers of examples, of their rows of tokens (several for multiple
-            choice), and of their real tokens, since they were last taken. Both are None where
-            Keras runs on another backend than TensorFlow.
+        step_counts: the numbers of examples, of their rows of tokens (several for multiple choice)
+            and of their real tokens since the last ``take()``, float (3,). Both are None unless
+            Keras runs on TensorFlow.
 
     Args:
-        inputs, outputs: of the network, as ``keras.Model`` takes them.
-        objectives: what it is trained for.
+        inputs, outputs: the inputs and outputs of the network, as for ``keras.Model``.
+        objectives: the training objectives.
         weights: replaces weights of the objectives' losses, by name.
 
     Raises:
-        ValueError: for two losses or metrics of one name, or a weight for a loss that is not
-            there.
+        ValueError: if two losses or metrics have the same name, or there is no loss for a weight.
     """
 
     tracker: type[LossTracker] = LossTracker
@@ -126,20 +125,20 @@ class Learner(keras.Model):
     ):
         objectives = tuple(objectives)
         names = [name for objective in objectives for name in objective.weights]
-        metrics = [item for each in objectives for item in getattr(each, "metrics", {}).items()]
-        found = [*names, *(name for name, _ in metrics)]
-        repeated = [name for name in found if found.count(name) > 1]
+        metrics = [item for o in objectives for item in getattr(o, "metrics", {}).items()]
+        reported = [*names, *(name for name, _ in metrics)]
+        repeated = [name for name in reported if reported.count(name) > 1]
         if repeated:
             raise ValueError(f"Two objectives have a loss named {repeated[0]!r}.")
         for name in weights or {}:
             if name not in names:
                 raise ValueError(unknown("loss", name, names))
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
-        given = {n: w for objective in objectives for n, w in objective.weights.items()}
+        defaults = {n: w for objective in objectives for n, w in objective.weights.items()}
         self._objectives = Untracked(objectives)
-        self._objective_weights = Untracked({**given, **(weights or {})})
-        # Attributes, so that Keras finds their weights.
-        self._objective_heads = [head for each in objectives for head in each.heads.values()]
+        self._objective_weights = Untracked({**defaults, **(weights or {})})
+        # An attribute, so that Keras tracks the heads' weights.
+        self._objective_heads = [head for o in objectives for head in o.heads.values()]
         self._losses_seen = (
             self.tracker(self._objective_weights.value, dict(metrics)) if objectives else None
         )
@@ -150,16 +149,16 @@ class Learner(keras.Model):
 
     @property
     def objectives(self) -> tuple[Objective, ...]:
-        """What the model is trained for."""
+        """The training objectives."""
         return self._objectives.value
 
     @property
     def metrics(self) -> list[keras.metrics.Metric]:
-        # Keras' own "loss" is a mean of batches' means, each weighted by its number of examples.
-        found = [metric for metric in super().metrics if metric is not self._losses_seen]
+        # Keras' own "loss" is a mean of batches' means, weighted by their numbers of examples.
+        metrics = [metric for metric in super().metrics if metric is not self._losses_seen]
         if not (self.compiled and self._by_objective):
-            return found
-        return [self._losses_seen, *(each for each in found if each is not self._loss_tracker)]
+            return metrics
+        return [self._losses_seen, *(m for m in metrics if m is not self._loss_tracker)]
 
     def compile(
         self,
@@ -169,23 +168,25 @@ class Learner(keras.Model):
         accumulation_steps: int = 1,
         **kwargs: Any,
     ) -> None:
-        """As ``keras.Model.compile``, in the scope of the strategy that the model was built in.
+        """Compiles like ``keras.Model.compile``, in the scope of the model's strategy.
 
         ``jit_compile`` is off by default on TensorFlow: batches differ in length, and XLA would
-        compile for each. On JAX it is on, because operations one by one are slow there.
+        compile for each. On JAX it is on, because eager operations are slow there.
 
         Args:
-            accumulation_steps: number of parts into which ``fit`` splits each replica's batch. They
-                are computed one after the other, and their gradients added (gradient accumulation),
-                so that a step needs the memory of one part. A batch of 32 in 4 parts is one step of
-                the optimizer as a batch of 32 is: losses are divided by the counts of the whole
-                batch, and clipping, schedules and progress know nothing of the parts.
+            optimizer, loss: the same as for ``keras.Model.compile``.
+            accumulation_steps: the number of micro-batches into which ``fit`` splits each replica's
+                batch. Their gradients are added (gradient accumulation), so a step needs the memory
+                of one micro-batch, and its update is that of the full batch: losses are divided by
+                the counts of the full batch, and clipping, schedules and progress count optimizer
+                steps.
+            **kwargs: further arguments of ``keras.Model.compile``.
 
         Raises:
-            ValueError: for an optimizer that was made outside of that strategy's scope; or for
-                ``accumulation_steps`` below 1, or above 1 together with a ``loss``,
-                ``jit_compile``, ``gradient_accumulation_steps`` of the optimizer, or another
-                backend than TensorFlow.
+            ValueError: if the optimizer was created outside of the strategy's scope; or
+                ``accumulation_steps`` is below 1, or above 1 with a ``loss``, ``jit_compile``,
+                ``gradient_accumulation_steps`` of the optimizer, or another backend than
+                TensorFlow.
         """
         backend = keras.backend.backend()
         kwargs.setdefault("jit_compile", backend == "jax")
@@ -213,7 +214,7 @@ class Learner(keras.Model):
         if getattr(inner, "skip_nonfinite", False):
             raise ValueError(
                 "skip_nonfinite of the optimizer must be False with mixed_float16, whose loss "
-                "scaling leaves out steps itself."
+                "scaling already skips such steps."
             )
 
     def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
@@ -222,13 +223,13 @@ class Learner(keras.Model):
 
     @property
     def step_variables(self) -> Mapping[str, Any]:
-        """Variables that the next training step reads besides weights, by name."""
+        """Variables other than weights that the next training step reads, by name."""
         return {}
 
     @property
     def unpadded(self) -> bool:
-        """Whether backbones and objectives compute real tokens only, in shapes that depend on
-        their number: not where shapes are compiled, as by XLA."""
+        """Whether backbones and objectives only compute real tokens, in dynamic shapes; False where
+        shapes are compiled, as by XLA."""
         compiled_shapes = self.compiled and self.jit_compile
         return keras.backend.backend() == "tensorflow" and not compiled_shapes
 
@@ -242,76 +243,77 @@ class Learner(keras.Model):
     ) -> Any:
         if self._losses_seen is None or not self._by_objective:
             return super().compute_loss(x, y, y_pred, sample_weight, training)
-        found = self._found(Batch(x, y, sample_weight), y_pred)
+        sums = self._sums_and_counts(Batch(x, y, sample_weight), y_pred)
         counts = {
-            name: replicas.total(ops.cast(found[name][1], found[name][0].dtype))
+            name: replicas.total(ops.cast(sums[name][1], sums[name][0].dtype))
             for name in self._objective_weights.value
         }
-        loss = self._total(found, counts, training=training)
+        loss = self._total(sums, counts, training=training)
         if training and self.step_loss is not None and self.step_counts is not None:
             self.step_loss.assign(loss)
             self.step_counts.add(self.count_batch(x))
         return loss
 
-    def _found(self, batch: Batch, outputs: Any) -> dict[str, SumAndCount]:
-        """Losses and metrics of all objectives, by name."""
-        found: dict[str, SumAndCount] = {}
+    def _sums_and_counts(self, batch: Batch, outputs: Any) -> dict[str, SumAndCount]:
+        """Computes losses and metrics of all objectives, by name."""
+        sums: dict[str, SumAndCount] = {}
         with unpadding(self.unpadded):
             for objective in self._objectives.value:
-                found |= objective.loss(outputs, objective.heads, batch)
-        return found
+                sums |= objective.loss(outputs, objective.heads, batch)
+        return sums
 
     def _total(
         self,
-        found: Mapping[str, SumAndCount],
+        sums: Mapping[str, SumAndCount],
         counts: Mapping[str, Any],
         parts: Any = 1,
         *,
         training: bool = True,
     ) -> Any:
-        """The weighted sum of losses, which are tracked.
+        """Tracks losses, and returns their weighted sum.
 
         Args:
-            found: of a batch, or of a part of it.
-            counts: of the whole batch, by name.
-            parts: of the batch, for losses of layers, which are of no count.
-            training: whether a step follows, which the optimizer may leave out.
+            sums: the sums and counts of a batch or micro-batch.
+            counts: the counts of the full batch, by name.
+            parts: the number of micro-batches, which divides losses of layers.
+            training: whether an optimizer step follows, which may be skipped.
         """
         assert self._losses_seen is not None
         optimizer = getattr(self, "optimizer", None)
         skips = training and getattr(optimizer, "skip_nonfinite", False)
-        self._losses_seen.update_state(_finite(found) if skips else found)
+        self._losses_seen.update_state(_finite(sums) if skips else sums)
         losses = [
-            weight * ops.divide_no_nan(found[name][0], ops.cast(counts[name], found[name][0].dtype))
+            weight * ops.divide_no_nan(sums[name][0], ops.cast(counts[name], sums[name][0].dtype))
             for name, weight in self._objective_weights.value.items()
         ]
         return sum(losses + [self._aggregate_additional_loss(x) / parts for x in self.losses])
 
     def train_step(self, *args: Any) -> Any:
-        # Its arguments are the backend's; parts are TensorFlow's alone.
-        return super().train_step(*args) if self.accumulation_steps == 1 else self._in_parts(*args)
+        # The arguments depend on the backend; only TensorFlow supports accumulation.
+        accumulates = self.accumulation_steps > 1
+        return self._accumulated_step(*args) if accumulates else super().train_step(*args)
 
-    def _in_parts(self, data: Any) -> Any:
-        """A step of ``accumulation_steps`` parts of a batch."""
+    def _accumulated_step(self, data: Any) -> Any:
+        """Runs a step with ``accumulation_steps`` micro-batches."""
         step_loss, step_counts = self.step_loss, self.step_counts
         assert step_loss is not None
         assert step_counts is not None
-        number, part = accumulation.split(
+        number, micro_batch = accumulation.split(
             keras.utils.unpack_x_y_sample_weight(data), self.accumulation_steps
         )
 
         def counts(index: Any) -> dict[str, Any]:
-            return self._counts(Batch(*part(index)))
+            return self._counts(Batch(*micro_batch(index)))
 
-        # Before the first gradients, so that these are added up in place, whatever the number of
-        # losses, and no larger than those of a batch, which matters to float16.
+        # Counts come before gradients, so gradients of any number of losses are added up in place,
+        # and are no larger than the gradients of a batch, which matters in float16.
         all_counts = accumulation.total_counts(counts, list(self._objective_weights.value), number)
 
         def loss(index: Any) -> Any:
-            batch = Batch(*part(index))
+            batch = Batch(*micro_batch(index))
             outputs = self(batch.inputs, training=True)
             parts = ops.cast(number, "float32")
-            total = self._total(self._found(batch, outputs), all_counts, parts)
+            total = self._total(self._sums_and_counts(batch, outputs), all_counts, parts)
             step_loss.add(total)
             self.compute_metrics(batch.inputs, batch.targets, outputs, batch.weights)
             return self.optimizer.scale_loss(total)
@@ -324,23 +326,23 @@ class Learner(keras.Model):
         return self.get_metrics_result()
 
     def _counts(self, batch: Batch) -> dict[str, Any]:
-        """The number that each loss is divided by."""
-        found = self._found(batch, self(batch.inputs, training=False))
-        return {name: found[name][1] for name in self._objective_weights.value}
+        """Returns the count that each loss is divided by."""
+        sums = self._sums_and_counts(batch, self(batch.inputs, training=False))
+        return {name: sums[name][1] for name in self._objective_weights.value}
 
     def count_batch(self, inputs: Any) -> Any:
-        """Numbers of examples, of rows of tokens and of real tokens of a batch, float (3,).
+        """Returns the numbers of examples, rows of tokens and real tokens of a batch, float (3,).
 
-        Inputs that do not say what is padding have real tokens only.
+        Without a ``padding_mask``, all tokens are real.
         """
-        given = inputs if isinstance(inputs, Mapping) else {}
-        tokens = given.get("padding_mask", given.get("token_ids"))
-        examples = ops.shape(keras.tree.flatten(inputs)[0])[0]
-        if tokens is None:
-            return ops.stack([ops.cast(each, "float32") for each in (examples, examples, 0)])
-        real = ops.sum(ops.cast(tokens, "float32")) if "padding_mask" in given else ops.size(tokens)
-        rows = ops.size(tokens[..., 0])
-        return ops.stack([ops.cast(each, "float32") for each in (examples, rows, real)])
+        named = inputs if isinstance(inputs, Mapping) else {}
+        tokens = named.get("padding_mask", named.get("token_ids"))
+        examples = rows = ops.shape(keras.tree.flatten(inputs)[0])[0]
+        real: Any = 0
+        if tokens is not None:
+            rows = ops.size(tokens[..., 0])
+            real = ops.sum(tokens) if "padding_mask" in named else ops.size(tokens)
+        return ops.stack([ops.cast(count, "float32") for count in (examples, rows, real)])
 
     def get_metrics_result(self) -> dict[str, Any]:
         return replicas.reducible(super().get_metrics_result())
@@ -349,34 +351,33 @@ class Learner(keras.Model):
         replicas.build(self, iterator, data_batch)
 
     def _make_function(self, *args: Any, **kwargs: Any) -> Callable:
-        # Its arguments are the backend's.
         return replicas.without_trace_warnings(super()._make_function(*args, **kwargs))
 
 
 class Untracked:
-    """A value that Keras does not look into for layers and variables."""
+    """Hides a value from Keras' tracking of layers and variables."""
 
     def __init__(self, value: Any):
         self.value = value
 
 
-def _finite(found: Mapping[str, SumAndCount]) -> dict[str, SumAndCount]:
-    """Sums and counts, or zeros where one of the sums is not finite."""
-    keep = ops.all(ops.stack([ops.isfinite(total) for total, _ in found.values()]))
+def _finite(sums: Mapping[str, SumAndCount]) -> dict[str, SumAndCount]:
+    """Returns sums and counts, or zeros if any sum is not finite."""
+    keep = ops.all(ops.stack([ops.isfinite(total) for total, _ in sums.values()]))
 
     def kept(value: Any) -> Any:
         return ops.where(keep, value, ops.zeros_like(value))
 
-    return {name: (kept(total), kept(count)) for name, (total, count) in found.items()}
+    return {name: (kept(total), kept(count)) for name, (total, count) in sums.items()}
 
 
 def mean_loss(losses: Any, weights: Any = None, valid: Any = None) -> SumAndCount:
-    """Losses as Keras takes their mean: weights multiply them, and are not counted.
+    """Returns the sum and count of losses whose mean is Keras': sample weights are not counted.
 
     Args:
         losses: (batch, …).
-        weights: sample weights, of the same shape or with fewer axes; None for 1.
-        valid: bool, of the losses' shape: which of them count; None for all.
+        weights: sample weights of the same shape or with fewer axes; None for 1.
+        valid: whether a loss counts, bool of the same shape; None for all.
     """
     losses = ops.cast(losses, "float32")
     count = ops.ones_like(losses) if valid is None else ops.cast(valid, "float32")

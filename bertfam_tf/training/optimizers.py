@@ -38,7 +38,7 @@ def _on_tensorflow() -> bool:
 
 
 def _dense(gradients: Sequence[Any]) -> Sequence[Any]:
-    """Gradients as tensors: an embedding's has a slice for each token that was looked up."""
+    """Converts sparse gradients, such as an embedding's slices of looked-up tokens, to tensors."""
     if not _on_tensorflow():
         return gradients
     import tensorflow as tf
@@ -47,11 +47,11 @@ def _dense(gradients: Sequence[Any]) -> Sequence[Any]:
 
 
 class _Adaptive(keras.optimizers.Optimizer):
-    """What AdamW and LAMB have in common: gradients are dense, and decay is their own.
+    """The base class of AdamW and LAMB: dense gradients, and weight decay in ``update_step``.
 
     Attributes:
-        gradient_norm: that of the last step's gradients, summed over replicas, before clipping.
-        skipped: the number of steps that were left out.
+        gradient_norm: the norm of the last step's gradients, summed over replicas, before clipping.
+        skipped: the number of skipped steps.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class _Adaptive(keras.optimizers.Optimizer):
         return super().apply(_dense(grads), trainable_variables)
 
     def _clip_gradients(self, grads):
-        """On TensorFlow done below: Keras clips each replica's gradient, before their sum."""
+        """Defers clipping on TensorFlow: Keras would clip replicas' gradients before the sum."""
         return grads if _on_tensorflow() else super()._clip_gradients(grads)
 
     def _all_reduce_sum_gradients(self, grads_and_vars):
@@ -101,7 +101,7 @@ class _Adaptive(keras.optimizers.Optimizer):
 
         def skip():
             self.skipped.add(1)
-            self._iterations.assign_sub(1)  # Keras counts the step after this
+            self._iterations.assign_sub(1)  # Keras adds 1 after this
 
         ops.cond(ops.isfinite(self.gradient_norm.tensor), update, skip)
 
@@ -118,21 +118,21 @@ class _Adaptive(keras.optimizers.Optimizer):
         return self.factors.get(self._trainable_variables[index].path, 1.0)
 
     def _powers(self, dtype: str = "float32") -> tuple[Any, Any]:
-        """Both betas to the power of the step, which bias correction needs; or zeros without it."""
+        """Returns both betas to the power of the step, for bias correction; zeros without it."""
         if not self.bias_correction:
             return ops.zeros((), dtype), ops.zeros((), dtype)
         step = ops.cast(self.iterations + 1, dtype)
         return ops.power(self.beta_1, step), ops.power(self.beta_2, step)
 
     def _apply_weight_decay(self, variables):
-        """Done in ``update_step``, at each variable's own rate."""
+        """Does nothing: ``update_step`` decays, at each variable's learning rate."""
 
     @property
     def moments(self) -> dict[str, tuple[keras.Variable, keras.Variable]]:
         """First and second moments by the path of the weight; empty before the first step.
 
         Raises:
-            ValueError: for two weights with the same path.
+            ValueError: if two weights have the same path.
         """
         if not self.built:
             return {}
@@ -162,7 +162,7 @@ class _Adaptive(keras.optimizers.Optimizer):
 
 @keras.saving.register_keras_serializable(package="bertfam_tf")
 class AdamW(_Adaptive, keras.optimizers.AdamW):
-    """AdamW as it was published (arXiv 1711.05101, algorithm 2), and as torch has it.
+    """AdamW as published (arXiv 1711.05101, algorithm 2) and as in PyTorch.
 
     Keras adds epsilon before it corrects the bias of the second moment. Early in training this
     corresponds to an epsilon up to ``1 / sqrt(1 - beta_2)`` times as large, 32 by default: with
@@ -171,13 +171,14 @@ class AdamW(_Adaptive, keras.optimizers.AdamW):
     clipping.
 
     Args:
-        learning_rate: as ``keras.optimizers.AdamW`` takes it, and so ``kwargs``, but ``amsgrad``.
+        learning_rate: the same as for ``keras.optimizers.AdamW``.
         factors: multipliers of the learning rate by variable path (as in ELECTRA, arXiv
-            2003.10555, appendix B); 1 for the others.
-        bias_correction: whether moments are corrected for their start at zero; False as in BERT's
-            code (arXiv 1810.04805), whose first steps are about three times as large.
-        skip_nonfinite: whether a step is left out, in all replicas, whose gradients are not finite:
-            weights, moments and ``iterations`` stay as they are. Loss scaling does so itself.
+            2003.10555, appendix B); 1 for other variables.
+        bias_correction: whether to correct moments for their start at zero; False as in BERT's code
+            (arXiv 1810.04805), whose first steps are about three times as large.
+        skip_nonfinite: whether to skip steps with gradients that are not finite, in all replicas:
+            weights, moments and ``iterations`` are unchanged. Loss scaling does this by itself.
+        **kwargs: further arguments of ``keras.optimizers.AdamW``, except ``amsgrad``.
     """
 
     def __init__(
@@ -188,7 +189,7 @@ class AdamW(_Adaptive, keras.optimizers.AdamW):
             raise ValueError("amsgrad is not supported.")
 
     def _backend_update_step(self, grads, trainable_variables, learning_rate):
-        # Scalars that all variables share; both bias corrections are in them.
+        # Scalars for all variables, with both bias corrections.
         powers = self._powers()
         epsilon = self.epsilon * ops.sqrt(1 - powers[1])
         rate = ops.cast(learning_rate, "float32")
@@ -210,7 +211,7 @@ class AdamW(_Adaptive, keras.optimizers.AdamW):
                 self.assign_sub(variable, variable * decay)
             import tensorflow as tf
 
-            # One operation and one pass over the weights, in place of some fifteen.
+            # One operation and one pass over the weights, instead of about fifteen.
             tf.raw_ops.ResourceApplyAdam(
                 var=variable.handle,
                 m=first.value.handle,
@@ -241,16 +242,16 @@ class Lamb(_Adaptive, keras.optimizers.Lamb):
     the weight outside of this step; in the paper it is part of the step that is scaled, so a weight
     without a gradient decays by the learning rate, whatever the decay.
 
-    As in the code of LAMB's and ALBERT's authors, weights that are excluded from decay (see
-    ``exclude_from_weight_decay``) have steps that are not scaled, those of Adam; the paper does not
-    mention any. Neither are those of weights or steps that are zero.
+    As in the code of LAMB's and ALBERT's authors, steps are not scaled, as in Adam, for weights
+    that are excluded from decay (see ``exclude_from_weight_decay``), which the paper does not
+    mention, and for weights or steps that are zero.
 
     Args:
-        learning_rate: as ``keras.optimizers.Lamb`` takes it, and so ``kwargs``.
-        factors: as for ``AdamW``.
-        bias_correction: whether moments are corrected for their start at zero, as in the paper;
-            False as in ALBERT's code (arXiv 1909.11942).
-        skip_nonfinite: as for ``AdamW``.
+        learning_rate: the same as for ``keras.optimizers.Lamb``.
+        factors, skip_nonfinite: the same as for ``AdamW``.
+        bias_correction: whether to correct moments for their start at zero, as in the paper; False
+            as in ALBERT's code (arXiv 1909.11942).
+        **kwargs: further arguments of ``keras.optimizers.Lamb``.
     """
 
     def update_step(self, gradient, variable, learning_rate):
@@ -260,7 +261,7 @@ class Lamb(_Adaptive, keras.optimizers.Lamb):
         gradient = ops.cast(gradient, dtype)
         self.assign_add(first, (gradient - first) * (1 - self.beta_1))
         self.assign_add(second, (ops.square(gradient) - second) * (1 - self.beta_2))
-        powers = (ops.cast(each, dtype) for each in self._powers())
+        powers = (ops.cast(power, dtype) for power in self._powers())
         mean, square = (m / (1 - power) for m, power in zip((first, second), powers, strict=True))
         step = mean / (ops.sqrt(square) + self.epsilon)
         rate = ops.cast(learning_rate, dtype) * self._factor(index)
@@ -273,8 +274,8 @@ class Lamb(_Adaptive, keras.optimizers.Lamb):
         self.assign(variable, ops.cast(weight - rate * step, variable.dtype))
 
 
-# The names in recipes, ``config.OPTIMIZERS``; a recipe has no booleans.
-_NAMED: dict[str, tuple[type[_Adaptive], bool]] = {
+# Class and ``bias_correction`` by the names in recipes, ``settings.OPTIMIZERS``.
+_BY_NAME: dict[str, tuple[type[_Adaptive], bool]] = {
     "adamw": (AdamW, True),
     "adamw_uncorrected": (AdamW, False),
     "lamb": (Lamb, True),
@@ -293,18 +294,16 @@ def adamw(
     factors: Mapping[str, float] | None = None,
     bias_correction: bool = True,
 ) -> AdamW:
-    """AdamW as the BERT papers fine-tune with it (arXiv 1810.04805, appendix A.3).
+    """Returns AdamW with the settings for fine-tuning BERT (arXiv 1810.04805, appendix A.3).
 
     Args:
-        learning_rate: the peak of the schedule; or another schedule, in place of this one.
-        total_steps: length of the schedule; None holds the peak.
+        learning_rate: the peak of the schedule; or another schedule.
+        total_steps: the length of the schedule; None holds the peak.
         warmup: the fraction of ``total_steps`` in which the rate rises.
         weight_decay: decoupled decay (arXiv 1711.05101), not applied to biases and norms.
-        clip_norm: maximum norm of the global gradient; None does not clip.
-        epsilon: of Adam.
-        beta_2: of Adam.
-        factors: as ``AdamW`` takes them; None for one rate.
-        bias_correction: as ``AdamW`` takes it.
+        clip_norm: the maximum norm of the global gradient; None does not clip.
+        epsilon, beta_2: Adam's hyperparameters.
+        factors, bias_correction: the same as for ``AdamW``.
     """
     return _scheduled(
         AdamW,
@@ -356,15 +355,15 @@ def from_settings(
     factors: Mapping[str, float] | None = None,
     schedule: keras.optimizers.schedules.LearningRateSchedule | None = None,
 ) -> AdamW | Lamb:
-    """The optimizer of a recipe's ``train`` section, for that many steps.
+    """Returns the optimizer of a recipe's ``train`` section.
 
     Args:
         settings: the section.
         total_steps: the length of its schedule.
-        factors: as for ``adamw``.
-        schedule: the learning rate, in place of the section's.
+        factors: the same as for ``adamw``.
+        schedule: the learning rate; None for the section's.
     """
-    kind, bias_correction = _NAMED[settings.optimizer]
+    kind, bias_correction = _BY_NAME[settings.optimizer]
     return _scheduled(
         kind,
         schedule_of(settings, total_steps) if schedule is None else schedule,
@@ -387,10 +386,10 @@ def schedule_of(
 
     Args:
         settings: the section.
-        total_steps: the number of steps, after which a rate that falls is 0.
+        total_steps: the number of steps, after which a falling rate is 0.
 
     Raises:
-        ValueError: for a warm-up that is not a fraction of all steps.
+        ValueError: if ``warmup`` is not from 0 to below 1.
     """
     _check_warmup(settings.warmup)
     peak, rise = settings.learning_rate, round(settings.warmup * total_steps)

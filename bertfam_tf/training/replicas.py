@@ -1,6 +1,6 @@
-"""Models that are built in a ``tf.distribute`` strategy's scope and used outside of it.
+"""Support for models that are built in a ``tf.distribute`` strategy's scope and used outside of it.
 
-Every function but ``strategy`` does nothing where Keras runs on another backend than TensorFlow.
+All functions except ``strategy`` do nothing on backends other than TensorFlow.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from bertfam_tf.training.settings import check_strategy
 
 
 def scope(model: keras.Model) -> Any:
-    """The scope that ``model`` was built in, for what else belongs to it."""
+    """Returns the scope that ``model`` was built in."""
     if keras.backend.backend() != "tensorflow":
         return contextlib.nullcontext()
     return model.distribute_strategy.scope()
 
 
 def strategy(name: str) -> Any:
-    """A ``tf.distribute.Strategy`` by name, in whose scope models are built and compiled.
+    """Returns a ``tf.distribute.Strategy`` by name; models are built and compiled in its scope.
 
     Args:
-        name: ``"none"``, one device; ``"mirrored"``, all GPUs of this machine, or else its logical
-            CPUs; ``"multi_worker"``, the workers that ``TF_CONFIG`` lists, each of which runs the
-            same program; ``"tpu"``, the TPU that ``TPU_NAME`` names (not run: options
-            ``padding="max_length"`` keep shapes fixed, and texts are tokenized on the host).
+        name: ``"none"``, one device; ``"mirrored"``, all GPUs of this machine, or its logical CPUs
+            without GPUs; ``"multi_worker"``, the workers that ``TF_CONFIG`` lists, each of which
+            runs the same program; ``"tpu"``, the TPU that ``TPU_NAME`` names (untested;
+            ``padding="max_length"`` keeps shapes fixed, and texts are tokenized on the host).
 
     Raises:
-        ValueError: for another name. Parameter servers are not supported: Keras 3 cannot train
-            with them, because it has no asynchronous ``fit``.
+        ValueError: for any other name. Parameter servers are not supported, because Keras 3 has no
+            asynchronous ``fit``.
     """
     import tensorflow as tf
 
@@ -45,8 +45,8 @@ def strategy(name: str) -> Any:
         return tf.distribute.get_strategy()
     if name == "mirrored":
         gpus = tf.config.list_logical_devices("GPU")
-        found = gpus or tf.config.list_logical_devices("CPU")
-        return tf.distribute.MirroredStrategy([device.name for device in found])
+        devices = gpus or tf.config.list_logical_devices("CPU")
+        return tf.distribute.MirroredStrategy([device.name for device in devices])
     if name == "multi_worker":
         return tf.distribute.MultiWorkerMirroredStrategy()
     resolver = tf.distribute.cluster_resolver.TPUClusterResolver()
@@ -56,26 +56,24 @@ def strategy(name: str) -> Any:
 
 
 def is_chief() -> bool:
-    """Whether this process writes files: alone, or the chief of ``TF_CONFIG``.
-
-    That is the process of the type ``chief``, or, where there is none, the first worker.
-    """
-    given = json.loads(os.environ.get("TF_CONFIG") or "{}")
-    task = given.get("task", {})
-    kind = "chief" if given.get("cluster", {}).get("chief") else "worker"
+    """Returns whether this process writes files: a single process, or the chief of ``TF_CONFIG``,
+    which is the first worker if there is no task of type ``chief``."""
+    config = json.loads(os.environ.get("TF_CONFIG") or "{}")
+    task = config.get("task", {})
+    kind = "chief" if config.get("cluster", {}).get("chief") else "worker"
     return task.get("type", kind) == kind and int(task.get("index", 0)) == 0
 
 
 def all_gather(value: int, strategy: Any = None) -> list[int]:
-    """A number that each worker has; returns when all of them have called this.
+    """Gathers a number from all workers; returns when all of them have called it.
 
     Args:
-        value: of this worker.
-        strategy: None for that of the scope in which this is called.
+        value: this worker's number.
+        strategy: the strategy; None for the current scope's.
 
     Returns:
-        The numbers of all replicas, in their order: those of one worker are the same. The number
-        alone where the strategy is not one of several workers.
+        The numbers of all replicas, in order; replicas of one worker have the same number. Only
+        ``value`` if there are not several workers.
     """
     if keras.backend.backend() != "tensorflow":
         return [value]
@@ -84,13 +82,13 @@ def all_gather(value: int, strategy: Any = None) -> list[int]:
     strategy = strategy or tf.distribute.get_strategy()
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return [value]
-    found = _gather(strategy)(tf.constant(value, tf.int64))
-    return strategy.experimental_local_results(found)[0].numpy().tolist()
+    numbers = _gather(strategy)(tf.constant(value, tf.int64))
+    return strategy.experimental_local_results(numbers)[0].numpy().tolist()
 
 
 @functools.cache
 def _gather(strategy: Any) -> Callable:
-    """A function from a number to those of all replicas of a strategy of several workers."""
+    """Returns a function that gathers a number from all replicas of a multi-worker strategy."""
     import tensorflow as tf
 
     def gathered(number: Any) -> Any:
@@ -104,12 +102,12 @@ def _gather(strategy: Any) -> Callable:
 
 
 def wait_for_workers(strategy: Any = None) -> None:
-    """Returns when all workers have called this, arguments as for ``all_gather``."""
+    """Returns when all workers have called it; arguments as for ``all_gather``."""
     all_gather(0, strategy)
 
 
 def total(value: Any) -> Any:
-    """A tensor's sum over all replicas; outside of replicas the tensor itself."""
+    """Returns a tensor's sum over all replicas; outside of a replica context the tensor."""
     if keras.backend.backend() != "tensorflow":
         return value
     import tensorflow as tf
@@ -123,10 +121,10 @@ def total(value: Any) -> Any:
 
 
 def reducible(results: Any) -> Any:
-    """Metrics of a replica as Keras' training loop can reduce them.
+    """Converts the metrics of a replica so that Keras' training loop can reduce them.
 
-    With several workers it takes means over axis 0, which scalars do not have (keras#20585): in a
-    replica of theirs each becomes a vector of one.
+    With several workers Keras takes means over axis 0, which scalars do not have (keras#20585), so
+    each becomes a vector of size 1.
     """
     if keras.backend.backend() != "tensorflow":
         return results
@@ -139,13 +137,13 @@ def reducible(results: Any) -> Any:
 
 
 def check_optimizer(optimizer: Any) -> None:
-    """Checks that an optimizer belongs to the strategy in whose scope this is called.
+    """Checks that an optimizer belongs to the strategy of the current scope.
 
     Args:
         optimizer: a Keras optimizer; names and configs are not checked.
 
     Raises:
-        ValueError: its variables were created outside of the scope, or it accumulates gradients,
+        ValueError: if its variables were created outside of the scope, or it accumulates gradients,
             which Keras cannot do in replicas.
     """
     if keras.backend.backend() != "tensorflow":
@@ -155,8 +153,8 @@ def check_optimizer(optimizer: Any) -> None:
     if not isinstance(optimizer, keras.optimizers.Optimizer) or not tf.distribute.has_strategy():
         return
     # With accumulated gradients, ``iterations`` is computed from this variable.
-    made = getattr(optimizer._iterations.value, "distribute_strategy", None)
-    if made is not tf.distribute.get_strategy():
+    created_in = getattr(optimizer._iterations.value, "distribute_strategy", None)
+    if created_in is not tf.distribute.get_strategy():
         raise ValueError(
             "The optimizer was created outside of the scope of the strategy that this model was "
             "built in: create it inside the scope, or pass its name."
@@ -171,38 +169,37 @@ def check_optimizer(optimizer: Any) -> None:
 
 
 def build(model: keras.Model, iterator: Any, data_batch: Any) -> None:
-    """Creates the variables of optimizer and metrics, as Keras' ``_maybe_symbolic_build`` does.
+    """Creates the variables of optimizer and metrics, in place of Keras' ``_maybe_symbolic_build``.
 
-    Without a strategy Keras leaves it to the first trace of the training step, which TensorFlow
-    repeats because variables were created in it. With one, Keras infers shapes from the sum of the
-    replicas' parts of the first batch and fails if they differ in sequence length. This takes the
-    shapes from the dataset's ``element_spec``, and those of the outputs from the model, which Keras
-    would trace for them.
+    Without a strategy, Keras creates them in the first trace of the training step, which TensorFlow
+    therefore repeats. With one, Keras infers shapes from the sum of the replicas' shards of the
+    first batch, and fails if they differ in sequence length. Here, shapes are taken from the
+    dataset's ``element_spec`` and the model's outputs.
 
     Args:
         model: a compiled functional model.
-        iterator, data_batch: Keras' arguments of ``_maybe_symbolic_build``.
+        iterator, data_batch: the arguments of ``_maybe_symbolic_build``.
     """
     if keras.backend.backend() != "tensorflow":
         return
     if data_batch is None:
         spec = iterator.data_adapter.get_tf_dataset().element_spec
         data_batch = keras.tree.map_structure(
-            lambda each: keras.KerasTensor(each.shape.as_list(), each.dtype.name), spec
+            lambda x: keras.KerasTensor(x.shape.as_list(), x.dtype.name), spec
         )
     x, y, weights = keras.utils.unpack_x_y_sample_weight(data_batch)
     with model.distribute_strategy.scope():
-        for made, function in (
+        for compiled, function in (
             (model._compile_metrics, model.compute_metrics),
             (model._compile_loss, model.compute_loss),
         ):
-            if made is not None and not made.built:
+            if compiled is not None and not compiled.built:
                 _create_variables(function, x, y, model.output, weights)
         model._symbolic_build(data_batch=data_batch)
 
 
 def _create_variables(function: Callable, *tensors: Any) -> None:
-    """Calls a function of symbolic tensors for the variables that it creates."""
+    """Traces a function with symbolic tensors, to create its variables."""
     import tensorflow as tf
 
     specs = keras.tree.map_structure(
@@ -213,10 +210,10 @@ def _create_variables(function: Callable, *tensors: Any) -> None:
 
 
 def without_trace_warnings(function: Callable) -> Callable:
-    """A Keras training loop whose ``tf.function`` objects are not counted among often traced ones.
+    """Disables TensorFlow's warning about frequent tracing for a Keras training loop.
 
-    TensorFlow counts traces by code, and that of Keras' loop is every model's: a few small models,
-    each traced once, would look like one that is traced again and again.
+    TensorFlow counts traces by code, and all models share the code of Keras' loop: a few models,
+    each traced once, would look like one that is traced repeatedly.
     """
     if keras.backend.backend() != "tensorflow":
         return function

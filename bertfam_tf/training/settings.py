@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from bertfam_tf.validation import check, one_of, setting
 
-# The default batch size.
-EXAMPLES = 32
+DEFAULT_BATCH_SIZE = 32
 STRATEGIES = ("none", "mirrored", "multi_worker", "tpu")
 OPTIMIZERS = ("adamw", "adamw_uncorrected", "lamb", "lamb_uncorrected")
 SCHEDULES = ("linear", "cosine", "constant")
@@ -20,40 +19,39 @@ class TrainConfig:
     Attributes:
         gradient_checkpointing: whether training keeps only each block's input and computes the
             rest again for its gradients, which saves memory (arXiv 1604.06174).
-        strategy: of ``tf.distribute``: ``none``; ``mirrored``, all devices of this machine;
-            ``multi_worker``, the workers of ``TF_CONFIG``, each of which runs the same command with
-            the same output directory on a shared disk; or ``tpu`` (not run). Batches are those of
-            all devices together.
+        strategy: the ``tf.distribute`` strategy: ``none``; ``mirrored``, all devices of this
+            machine; ``multi_worker``, the workers of ``TF_CONFIG``, each of which runs the same
+            command with the same output directory on a shared disk; or ``tpu`` (untested). Batch
+            sizes are global.
         schedule: the learning rate after its linear rise: ``linear`` and ``cosine`` fall to 0,
             ``constant`` keeps the peak.
-        batch_size: examples in a batch; None for 32 if ``batch_tokens`` is None.
-        batch_tokens: tokens that a batch may have, in place of ``batch_size``, as
-            ``bertfam_tf.data.TokenBatches`` makes batches of fine-tuning, and
-            ``bertfam_tf.corpora.Corpus.batches`` of pretraining on sentences.
-        accumulation_steps: parts into which a step splits each device's part of a batch, whose
-            gradients it adds up (gradient accumulation): the memory of a part, and the weights that
-            the whole batch gives. ``batch_size`` and ``batch_tokens`` are those of the whole batch.
-        optimizer: ``adamw`` or ``lamb``; ``adamw_uncorrected`` as in BERT's code and
-            ``lamb_uncorrected`` as in ALBERT's, without correction of the moments' bias.
-        layer_decay: each block's learning rate is that of the next block times this factor, and
-            the embeddings' that of the first block; 1 for one rate.
+        batch_size: the number of examples in a batch; None for 32 if ``batch_tokens`` is None.
+        batch_tokens: the maximum number of tokens in a batch, instead of ``batch_size``; see
+            ``bertfam_tf.data.TokenBatches`` for fine-tuning and
+            ``bertfam_tf.corpora.Corpus.batches`` for pretraining on sentences.
+        accumulation_steps: the number of micro-batches into which a step splits each device's
+            batch, whose gradients it adds up (gradient accumulation). ``batch_size`` and
+            ``batch_tokens`` are the sizes of the full batch.
+        optimizer: ``adamw`` or ``lamb``; or without bias correction of the moments,
+            ``adamw_uncorrected`` as in BERT's code and ``lamb_uncorrected`` as in ALBERT's.
+        layer_decay: the ratio of the learning rates of a block and the next block, and of the
+            embeddings and the first block; 1 for one rate.
         patience: stops after this many epochs without improvement on the dev split, and keeps the
             best epoch; None trains to the end and keeps the last.
         monitor: the metric of the dev split by which epochs are compared, such as ``accuracy``.
         class_weights: factors of the loss of each label's examples.
-        metrics: names of metrics in place of the task's own, such as ``[accuracy, matthews]``.
-        steps: the number of steps, in place of passes over the data; ``epochs`` is then how often
-            the model is evaluated. None for passes.
-        minutes: stops after the first step at which training has taken so long, evaluation not
-            included, all parts of an interrupted run together; ``epochs`` or ``steps``, by which
-            the learning rate falls, are then the maximum. In a distillation, for each stage. None
-            for no limit.
-        backup_steps: steps between training checkpoints, from which a killed run resumes; each
-            epoch ends with one as well.
-        log_steps: steps between lines of ``metrics.jsonl``.
-        on_divergence: ``stop``, a loss that is not finite ends the run with an error that shows the
-            texts of its batch; or ``skip``, batches whose gradients are not finite are left out
-            with a warning, and several in a row end it.
+        metrics: names of metrics that replace the task's, such as ``[accuracy, matthews]``.
+        steps: the number of steps, instead of passes over the data; ``epochs`` is then the number
+            of evaluations. None for passes.
+        minutes: stops after the step at which training reaches this time, without evaluation,
+            summed over interruptions. ``epochs`` or ``steps``, which determine the learning rate,
+            are then the maximum. In a distillation, for each stage. None for no limit.
+        backup_steps: the number of steps between training checkpoints, which a killed run resumes
+            from; epochs also end with one.
+        log_steps: the number of steps between lines of ``metrics.jsonl``.
+        on_divergence: ``stop`` ends the run at a loss that is not finite, with an error that shows
+            the texts of its batch; ``skip`` skips batches whose gradients are not finite with a
+            warning, and ends the run after several in a row.
     """
 
     epochs: int = setting(3, at_least=1)
@@ -86,7 +84,7 @@ class TrainConfig:
         check(self, "train")
         check_strategy(self.strategy, "train.strategy")
         if self.batch_tokens is None and self.batch_size is None:
-            object.__setattr__(self, "batch_size", EXAMPLES)
+            object.__setattr__(self, "batch_size", DEFAULT_BATCH_SIZE)
         elif self.batch_tokens is not None and self.batch_size is not None:
             raise ValueError(
                 "Either train.batch_size or train.batch_tokens must be null or omitted, got "
@@ -106,17 +104,17 @@ class TrainConfig:
 
 @dataclass(frozen=True)
 class Stage:
-    """A part of a pretraining run; see ``train.train_in_stages``.
+    """A stage of a pretraining run; see ``training.train_in_stages``.
 
     Attributes:
-        layers: the number of layers, to which the model grows; None for those it has.
+        layers: the number of layers that the model grows to; None keeps its layers.
         steps: the number of training steps.
-        learning_rate: the peak of a rise and fall of this stage alone; None to follow the one line
-            of the whole run.
+        learning_rate: the peak of a schedule for this stage only; None follows the schedule of the
+            whole run.
         warmup: with a learning rate, the fraction of the stage's steps in which it rises.
         length: the number of tokens of an example; None for ``data.length``.
         batch_size: the number of examples in a batch; None for ``train.batch_size``.
-        epochs: the number of parts of equal length, after each of which the model is evaluated.
+        epochs: the number of evaluations, at equal distances.
     """
 
     layers: int | None = setting(None, at_least=1)
@@ -134,11 +132,11 @@ class Stage:
                 f"stages[i].steps must be a multiple of its {self.epochs} epochs, got {self.steps}."
             )
         if self.warmup and self.learning_rate is None:
-            raise ValueError("stages[i].warmup must be 0 without a learning_rate of its own.")
+            raise ValueError("stages[i].warmup must be 0 without stages[i].learning_rate.")
 
 
 def check_strategy(name: str, where: str = "strategy") -> None:
-    """Raises ``ValueError`` for a name that is none of ``STRATEGIES``.
+    """Raises ``ValueError`` for a name that is not in ``STRATEGIES``.
 
     Args:
         name: the name.

@@ -1,4 +1,4 @@
-"""Pretraining in stages, between which a model can grow by copies of its layers.
+"""Pretraining in stages, between which a model can grow by copying its layers.
 
 Gong et al. 2019, "Efficient Training of BERT by Progressively Stacking".
 """
@@ -43,34 +43,33 @@ Model = TypeVar("Model", bound=Backbone | _OnBackbone)
 
 
 def grow(model: Model, num_layers: int | None = None, growth: str = "stack") -> Model:
-    """A deeper model, whose layers are copies of the layers of a trained one.
+    """Returns a deeper model, whose layers are copies of a trained model's layers.
 
     With L layers in ``model``, layer i of the new one is a copy of
 
     * ``"stack"``: layer i mod L, so that the whole stack is repeated (Gong et al. 2019);
-    * ``"interleave"``: layer ⌊i · L / num_layers⌋, so that each layer is repeated, with twice the
-      layers as 2i and 2i + 1;
-    * ``"identity"``: as ``"stack"``, but the output projections of attention and feed-forward are
-      zero in the new layers, which therefore pass on their input: the new model has the outputs of
-      ``model``, and its gradients (arXiv 2203.06211). Only where norms precede attention and
-      feed-forward (pre-norm): norms after the residual sums would normalise once more.
+    * ``"interleave"``: layer ⌊i · L / num_layers⌋, so that each layer is repeated, as 2i and 2i + 1
+      for twice the layers;
+    * ``"identity"``: the same as ``"stack"``, but with zero output projections of attention and
+      feed-forward in the new layers, which therefore return their input: the new model has the
+      outputs and gradients of ``model`` (arXiv 2203.06211). It requires pre-norm, because norms
+      after the residual sums would normalize once more.
 
-    The other layers, such as embeddings and poolers, are the same objects in both models, so heads
-    that were built on ``model`` work on the new one. Blocks are new, and all of their weights are
-    trainable; what the copied layer lacks begins as in a new model, such as the norm before
-    attention in copies of ModernBERT's first layer. A task gets a new head with the weights of the
-    old one.
+    Both models share the other layers, such as embeddings and poolers, so heads that were built on
+    ``model`` work on the new one. Blocks are new, and all their weights are trainable. Weights that
+    the copied layer lacks are initialized, such as the norm before attention in copies of
+    ModernBERT's first layer. A task gets a new head with the weights of the old one.
 
     Args:
         model: a backbone, or a task.
-        num_layers: number of layers; None for twice those of ``model``.
+        num_layers: the number of layers; None for twice as many as ``model``.
         growth: one of ``GROWTHS``.
 
     Raises:
-        ValueError: for an unknown growth, a ``num_layers`` that is not larger than the model's, and
-            for a model that cannot grow: one whose layers share all of their weights (ALBERT's) or
-            share them by groups of layers, has other layers than its family has (such as LoRA's),
-            or for ``"identity"`` is not pre-norm.
+        ValueError: if ``growth`` is unknown, ``num_layers`` is not larger than the model's, or the
+            model cannot grow: its layers share all weights (ALBERT's), or share them by groups of
+            layers; it has other weights than its family (such as LoRA's); or it is not pre-norm for
+            ``"identity"``.
     """
     if isinstance(model, Backbone):
         return _grow(model, num_layers, growth)
@@ -80,18 +79,19 @@ def grow(model: Model, num_layers: int | None = None, growth: str = "stack") -> 
 
 
 def copied_paths(before: Backbone, after: Backbone, growth: str = "stack") -> dict[str, str]:
-    """For each weight in the layers of a grown backbone, the weight it was copied from.
+    """Maps each weight in the layers of a grown backbone to the weight it was copied from.
 
     Args:
         before: the backbone that was grown.
-        after: what ``grow`` returned.
-        growth: as for ``grow``.
+        after: the result of ``grow``.
+        growth: the same as for ``grow``.
 
     Returns:
-        paths in ``after`` to paths in ``before``, or to ``""`` for what the copied layer lacks.
+        Paths in ``after`` to paths in ``before``, or to ``""`` for weights that the copied layer
+        lacks.
 
     Raises:
-        ValueError: as ``grow`` raises it.
+        ValueError: as for ``grow``.
     """
     own = {weight.path: "" for block in blocks_of(after) for weight in block.weights}
     return own | {to.path: source.path for to, source in _pairs(before, after, growth)}
@@ -107,7 +107,7 @@ def copy_moments(before: keras.Model, after: keras.Model, paths: dict[str, str])
         paths: from ``copied_paths``; other weights have the same path in both models.
 
     Raises:
-        ValueError: for weights of one model with the same path.
+        ValueError: if weights of one model have the same path.
     """
     after.optimizer.build(after.trainable_variables)
     sources = _inner(before.optimizer).moments
@@ -118,18 +118,17 @@ def copy_moments(before: keras.Model, after: keras.Model, paths: dict[str, str])
 
 
 def _inner(optimizer: Any) -> Any:
-    """The optimizer within Keras' loss scaling, which ``mixed_float16`` adds."""
+    """Returns the optimizer inside Keras' loss scaling, which ``mixed_float16`` adds."""
     return getattr(optimizer, "inner_optimizer", optimizer)
 
 
 class Trained(NamedTuple):
-    """What ``train_in_stages`` returns.
+    """The result of ``train_in_stages``.
 
     Fields:
-        backbone: of the last stage.
+        backbone: the backbone of the last stage.
         learner: the compiled model of the last stage.
-        history: for each stage that was trained in this call its last logs and its ``stage``, from
-            0.
+        history: the last logs of each stage that this call trained, with its ``stage``, from 0.
     """
 
     backbone: Backbone
@@ -152,43 +151,43 @@ def train_in_stages(
     validation_data: Any = None,
     **fit: Any,
 ) -> Trained:
-    """Trains a backbone, which can grow between stages.
+    """Trains a backbone that can grow between stages.
 
-    Batches of a stage begin where those of the previous one ended. Between stages with the same
-    number of layers, model and optimizer go on: they differ in what ``batches`` returns for them,
-    or in their learning rates. With a ``directory`` a run that was killed resumes from its last
-    training checkpoint when it is called again with the same arguments, and ends as if it had not
-    been killed; for that, ``backbone`` needs the same weights only if no checkpoint was written.
+    A stage continues with the batches after the previous stage's. Stages with the same number of
+    layers share model and optimizer, and only differ in their batches or learning rates. With a
+    ``directory``, a killed run resumes from its last training checkpoint when it is called again
+    with the same arguments, and ends with the same result as an uninterrupted one. ``backbone``
+    must have the same weights then only if no checkpoint was written.
 
     Args:
-        backbone: that of the first stage, with ``stages[0].layers`` layers. It shares its
+        backbone: the backbone of the first stage, with ``stages[0].layers`` layers. It shares its
             embeddings with the grown ones.
-        stages: none has fewer layers than the previous one. In "Efficient Training of BERT by
-            Progressively Stacking" they are ``Stage(3, 50_000)``, ``Stage(6, 20_000)`` and
-            ``Stage(12, 330_000)``. ``length`` and ``batch_size`` are for who makes the batches.
-        learner: makes the model to train from a backbone, for example ``lambda backbone:
-            Learner(backbone.input, backbone(backbone.input), [objective])``. If it makes new heads,
-            their weights are copied by path.
-        batches: the batches of all stages, the same whenever it is iterated; or a function that
-            returns them from a step on, which is faster than to skip them.
+        stages: the stages; none has fewer layers than the previous one. In "Efficient Training of
+            BERT by Progressively Stacking" they are ``Stage(3, 50_000)``, ``Stage(6, 20_000)`` and
+            ``Stage(12, 330_000)``. Only ``batches`` depends on their ``length`` and ``batch_size``.
+        learner: builds the model to train from a backbone, for example ``lambda backbone:
+            Learner(backbone.input, backbone(backbone.input), [objective])``. If it builds new
+            heads, their weights are copied by path.
+        batches: the batches of all stages, the same whenever they are iterated; or a function that
+            returns the batches from a step on, which is faster than skipping.
         settings: learning rate, optimizer, ``accumulation_steps`` and seed; ``backup_steps`` with a
-            directory. The peak and warm-up are those of one line over the steps of all stages, for
-            stages without a ``learning_rate`` of their own. None for the defaults.
-        growth: as for ``grow``.
-        moments: ``"fresh"`` for an optimizer that starts anew where the model grows (as in the
-            paper's experiments), or ``"copied"`` for one that goes on: new layers get the moments
-            of the layers that they are copied from. In the paper's code these lose their number of
-            steps, which makes the next steps several times as large; here they keep it.
-        directory: of training checkpoints; None for none.
+            directory. Stages without a ``learning_rate`` follow one schedule over the steps of all
+            stages. None for the defaults.
+        growth: the same as for ``grow``.
+        moments: ``"fresh"`` for a new optimizer when the model grows (as in the paper's
+            experiments), or ``"copied"`` to continue with it: new layers get the moments of the
+            layers that they are copied from. In the paper's code these lose their step count, which
+            makes the next steps several times as large; here they keep it.
+        directory: the directory of training checkpoints; None writes none.
         recipe: text that training checkpoints store.
-        validation_data: as for Keras' ``fit``; or a function from the number of a stage to it.
-        callbacks: as for Keras' ``fit``; or a function to them from the number of a stage, and that
-            of the steps of all stages that are done.
-        **fit: as for Keras' ``fit``. Epochs are numbered through all stages.
+        validation_data: the same as for Keras' ``fit``; or a function of the number of a stage.
+        callbacks: the same as for Keras' ``fit``; or a function of the number of a stage, and of
+            the number of steps of all stages that are done.
+        **fit: further arguments of Keras' ``fit``. Epochs are numbered over all stages.
 
     Raises:
-        ValueError: for invalid stages, a backbone that is not the first stage's or that cannot
-            grow, too few batches, or training checkpoints of another run.
+        ValueError: if stages are invalid, the backbone is not the first stage's or cannot grow,
+            there are too few batches, or training checkpoints are of another run.
     """
     settings = settings or TrainConfig()
     total = sum(stage.steps for stage in stages)
@@ -197,12 +196,12 @@ def train_in_stages(
         count = int(batches.cardinality())
         if 0 <= count < total:
             raise ValueError(
-                f"batches must be at least as many as the {total} steps of all stages, got "
-                f"{count}; Dataset.repeat() makes more."
+                f"Expected at least {total} batches for the steps of all stages, got {count}; use "
+                "Dataset.repeat() for more."
             )
     after = batches.skip if isinstance(batches, tf.data.Dataset) else batches
     held_out = validation_data if callable(validation_data) else lambda _: validation_data
-    given = callbacks if callable(callbacks) else lambda *_: callbacks
+    stage_callbacks = callbacks if callable(callbacks) else lambda *_: callbacks
     schedule = _schedule(stages, settings, total)
     clock = Clock()
     limit = engine.time_limit(clock, settings)
@@ -225,19 +224,19 @@ def train_in_stages(
         best = engine.best_epoch(backups[-1], settings, held_out(len(stages) - 1))
     history: list[dict[str, float]] = []
     model, start, epoch = None, 0, 0
-    begun = 0  # the step at which the optimizer began to count
+    first_step = 0  # the step at which the optimizer was created
     for i, (stage, backup) in enumerate(zip(stages, backups, strict=True)):
         previous, paths = model, {}
         if stage.layers not in (None, backbone.config.num_layers):
-            # So that the growth of a resumed run is that of an uninterrupted one.
+            # A resumed run must grow the same model as an uninterrupted one.
             keras.utils.set_random_seed(settings.seed + i)
             grown = grow(backbone, stage.layers, growth)
             paths, backbone = copied_paths(backbone, grown, growth), grown
-            begun, model = start if moments == "fresh" else 0, None
+            first_step, model = start if moments == "fresh" else 0, None
         if i >= first:
             if model is None:
                 model = learner(backbone)
-                shifted = optimizers.OffsetSchedule(schedule, begun)
+                shifted = optimizers.OffsetSchedule(schedule, first_step)
                 engine.compile_model(model, settings, total, schedule=shifted)
                 if previous is not None:
                     _copy_rest(previous, model, paths)
@@ -255,7 +254,7 @@ def train_in_stages(
             logs = engine.fit(
                 phase,
                 backup,
-                partial(_callbacks, given, i, start, total),
+                partial(_callbacks, stage_callbacks, i, start, total),
                 best if i + 1 == len(stages) else None,
                 limit,
                 **fit,
@@ -275,22 +274,22 @@ def train_in_stages(
 def _rest(
     batches: Callable[[int], tf.data.Dataset], start: int, steps: int, done: int
 ) -> tf.data.Dataset:
-    """The batches of a stage that are left."""
+    """Returns the remaining batches of a stage."""
     return batches(start + done).take(steps - done)
 
 
 def _callbacks(
-    given: Callable[[int, int], Callbacks], stage: int, start: int, total: int, done: int
+    others: Callable[[int, int], Callbacks], stage: int, start: int, total: int, done: int
 ) -> Callbacks:
-    return [_Enough(start + done, total), *given(stage, start + done)]
+    return [_RequireFullEpoch(start + done, total), *others(stage, start + done)]
 
 
-class _Enough(keras.callbacks.Callback):
-    """Checks that the batches of an epoch are as many as its steps.
+class _RequireFullEpoch(keras.callbacks.Callback):
+    """Raises an error if an epoch has fewer batches than steps.
 
     Args:
-        done: number of steps before.
-        total: number of steps of all stages.
+        done: the number of steps that are done.
+        total: the number of steps of all stages.
     """
 
     def __init__(self, done: int, total: int):
@@ -308,7 +307,7 @@ class _Enough(keras.callbacks.Callback):
         self.done += self.steps
         if self.steps < self.params["steps"] and not self.model.stop_training:
             raise ValueError(
-                f"batches must be at least as many as the {self.total} steps of all stages, got "
+                f"Expected at least {self.total} batches for the steps of all stages, got "
                 f"{self.done}."
             )
 
@@ -317,8 +316,8 @@ def _check(backbone: Backbone, stages: Sequence[Stage], growth: str, moments: st
     one_of("growth", growth, GROWTHS)
     one_of("moments", moments, MOMENTS)
     count = backbone.config.num_layers
-    # Of each stage the number of layers, which is that of the previous one if it names none.
-    layers = list(accumulate((each.layers for each in stages), lambda a, b: b or a, initial=count))
+    # A stage without a number of layers has the layers of the previous one.
+    layers = list(accumulate((s.layers for s in stages), lambda a, b: b or a, initial=count))
     if not stages or any(b < a for a, b in pairwise(layers[1:])):
         raise ValueError(
             "stages must not be empty, none with fewer layers than the previous one, got "
@@ -331,18 +330,18 @@ def _check(backbone: Backbone, stages: Sequence[Stage], growth: str, moments: st
 
 
 def _schedule(stages: Sequence[Stage], settings: TrainConfig, total: int) -> Any:
-    """The learning rate by the step of the whole run."""
+    """Returns the learning rate as a function of the step of the whole run."""
     whole = optimizers.schedule_of(settings, total)
     starts = list(accumulate((stage.steps for stage in stages), initial=0))[:-1]
 
-    def of(stage: Stage, start: int) -> Any:
+    def stage_schedule(stage: Stage, start: int) -> Any:
         if stage.learning_rate is None:
             return whole
         rise = round(stage.warmup * stage.steps)
         own = optimizers.WarmupLinearDecay(stage.learning_rate, rise, stage.steps)
         return optimizers.OffsetSchedule(own, -start)
 
-    return optimizers.PiecewiseSchedule(list(map(of, stages, starts)), starts[1:])
+    return optimizers.PiecewiseSchedule(list(map(stage_schedule, stages, starts)), starts[1:])
 
 
 def _grow(before: Backbone, num_layers: int | None, growth: str) -> Backbone:
@@ -353,14 +352,14 @@ def _grow(before: Backbone, num_layers: int | None, growth: str) -> Backbone:
         num_layers = 2 * count
     if not 0 < count < num_layers:
         raise ValueError(
-            f"num_layers must be more than the {count} of this backbone, of which there must be at "
+            f"num_layers must be more than the {count} layers of this backbone, which must have at "
             f"least one, got {num_layers}."
         )
     blocks = blocks_of(before)
     if growth == "identity" and any(getattr(block, "norm", None) != "pre" for block in blocks):
         raise ValueError(
             "growth must be stack or interleave for blocks with norms after the residual sums "
-            f"(post-norm), got 'identity' for {before.family}: another layer would normalise its "
+            f"(post-norm), got 'identity' for {before.family}: another layer would normalize its "
             "input once more."
         )
     changed = {"num_layers": num_layers}
@@ -380,55 +379,55 @@ def _grow(before: Backbone, num_layers: int | None, growth: str) -> Backbone:
             to.assign(source)
     if growth == "identity":
         for block in blocks_of(after)[len(blocks) :]:
-            for part in (block.attention, block.feed_forward):
-                for weight in part.output_dense.weights:
+            for layer in (block.attention, block.feed_forward):
+                for weight in layer.output_dense.weights:
                     weight.assign(ops.zeros_like(weight))
     return after
 
 
 def _sources(before: int, after: int, growth: str) -> list[int]:
-    """For each layer, the one that it is copied from."""
+    """Returns the layer that each new layer is copied from."""
     if growth == "interleave":
         return [i * before // after for i in range(after)]
     return [i % before for i in range(after)]
 
 
 def _layers(backbone: Backbone) -> list[list[keras.layers.Layer]]:
-    """The blocks of each layer."""
+    """Returns the blocks of each layer."""
     blocks = blocks_of(backbone)
     per_layer = len(blocks) // backbone.config.num_layers
     return [blocks[i : i + per_layer] for i in range(0, len(blocks), per_layer)]
 
 
 def _weights(layer: list[keras.layers.Layer]) -> dict[tuple[int, str], keras.Variable]:
-    """The weights of a layer's blocks, by the block and the path without the layer's number."""
-    found = {}
-    for place, block in enumerate(layer):
+    """Returns a layer's weights by the block and the path without the layer's number."""
+    weights = {}
+    for i, block in enumerate(layer):
         for weight in block.weights:
-            part, *rest = weight.path.split("/")
-            found[place, "/".join([_NUMBERS.sub("", part), *rest])] = weight
-    return found
+            name, *rest = weight.path.split("/")
+            weights[i, "/".join([_NUMBERS.sub("", name), *rest])] = weight
+    return weights
 
 
 def _shared_parts(backbone: Backbone) -> dict[str, keras.layers.Layer]:
-    """The parts that are not in one of the layers alone."""
+    """Returns the parts of a backbone that do not belong to exactly one layer."""
     inside = [
-        {id(each) for block in layer for each in block._flatten_layers()}
-        for layer in _layers(backbone)
+        {id(inner) for block in blocks for inner in block._flatten_layers()}
+        for blocks in _layers(backbone)
     ]
     return {
         name: part
         for name, part in backbone.parts.items()
-        if sum(id(part) in each for each in inside) != 1
+        if sum(id(part) in ids for ids in inside) != 1
     }
 
 
 def _pairs(
     before: Backbone, after: Backbone, growth: str
 ) -> list[tuple[keras.Variable, keras.Variable]]:
-    """The weights in the layers of ``after``, each with the one that it is a copy of."""
+    """Returns pairs of each weight in the layers of ``after`` and the weight it is a copy of."""
     old, new = _layers(before), _layers(after)
-    found: dict[int, tuple[keras.Variable, keras.Variable]] = {}
+    copies: dict[int, tuple[keras.Variable, keras.Variable]] = {}
     owners: Counter[int] = Counter()
     for layer, i in zip(new, _sources(len(old), len(new), growth), strict=True):
         to, source = _weights(layer), _weights(old[i])
@@ -439,15 +438,16 @@ def _pairs(
                 "must be merged first."
             )
         pairs = [(to[name], weight) for name, weight in source.items()]
-        for one, other in pairs:
-            if one.shape != other.shape:
+        for copy, original in pairs:
+            if copy.shape != original.shape:
                 raise ValueError(
                     f"The layers of this {before.family} backbone must have the same shapes, got "
-                    f"{tuple(other.shape)} of {other.path} for {tuple(one.shape)} of {one.path}."
+                    f"{tuple(original.shape)} of {original.path} for {tuple(copy.shape)} of "
+                    f"{copy.path}."
                 )
         owners.update({id(weight) for weight in to.values()})
         for pair in pairs:
-            if found.setdefault(id(pair[0]), pair)[1] is not pair[1]:
+            if copies.setdefault(id(pair[0]), pair)[1] is not pair[1]:
                 raise ValueError(
                     f"The layers of this {before.family} backbone must not share weights by "
                     f"groups, got {pair[0].path}, which is in layers that have different ones to "
@@ -459,11 +459,11 @@ def _pairs(
             "got layers that share them all; bertfam_tf.build(…, parts=backbone.parts) with "
             "another num_layers makes a deeper model of the same weights."
         )
-    return list(found.values())
+    return list(copies.values())
 
 
 def _copy_rest(before: keras.Model, after: keras.Model, paths: dict[str, str]) -> None:
-    """Copies weights that are not in the layers, and not the same objects, by path."""
+    """Copies weights outside of the layers by path, unless both models share them."""
     sources = {weight.path: weight for weight in before.weights}
     for weight in after.weights:
         source = sources.get(weight.path)

@@ -1,4 +1,4 @@
-"""Numbers that a training step computes besides, for those who watch it."""
+"""Values that a training step records for callbacks."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from keras import ops
 
 
 class StepValue:
-    """Numbers that a training step computes, and a callback reads after it.
+    """A tensor that a training step records, and callbacks read after it.
 
-    They are not saved: Keras does not see the variable in this object, and does not count it among
-    the weights of the model or optimizer that has it.
+    It is not saved: Keras does not track the variable in this object as a weight of the model or
+    optimizer.
 
     Args:
-        shape: of the numbers.
-        summed: whether each replica has its part of them, which are added up when they are read,
-            by all workers; else each replica has the same.
+        shape: the shape of the tensor.
+        summed: whether replicas have different values, which are added when all workers read them;
+            otherwise all replicas have the same value.
     """
 
     def __init__(self, shape: tuple[int, ...] = (), *, summed: bool = False):
@@ -34,7 +34,7 @@ class StepValue:
 
     @property
     def tensor(self) -> Any:
-        """The numbers of this replica, in a training step."""
+        """The value of this replica, in a training step."""
         return ops.convert_to_tensor(self._variable)
 
     def assign(self, value: Any) -> None:
@@ -44,11 +44,11 @@ class StepValue:
         self._variable.assign_add(ops.cast(value, "float32"))
 
     def read(self) -> np.ndarray:
-        """The numbers, float32."""
+        """Returns the value, float32."""
         return np.asarray(self._variable.numpy())
 
     def take(self) -> np.ndarray:
-        """The numbers, which are set to zero: sums that begin anew keep their precision."""
-        found = self.read()
-        self._variable.assign(np.zeros_like(found))
-        return found
+        """Returns the value and resets it to zero, so that sums keep their precision."""
+        value = self.read()
+        self._variable.assign(np.zeros_like(value))
+        return value

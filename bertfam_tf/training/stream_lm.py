@@ -20,8 +20,8 @@ from bertfam_tf.training.learner import Learner, SingleLossTracker
 class StreamMemory:
     """The memory of the previous batch for each layer of a backbone.
 
-    A step reads ``held``, all rows at once or in micro-batches one after the other, collects the
-    next memory of these rows, and then ``advance`` makes it the one that is held.
+    A step reads ``held``, for all rows or in micro-batches, and collects the next memory of these
+    rows; then ``advance`` moves it to ``held``.
 
     Args:
         specs: symbolic inputs of the backbone, (batch, memory length, hidden) for each layer.
@@ -32,7 +32,7 @@ class StreamMemory:
 
     @staticmethod
     def _variable(spec: Any) -> tf.Variable:
-        # Each replica of a strategy has its own examples, and therefore its own memory.
+        # Each replica of a strategy has its own examples and memory.
         return tf.Variable(
             tf.zeros([0, 0, spec.shape[-1]], spec.dtype),
             shape=spec.shape,
@@ -42,13 +42,13 @@ class StreamMemory:
         )
 
     def empty(self, batch: Any) -> tuple[tf.Tensor, ...]:
-        """An empty memory."""
+        """Returns an empty memory."""
         return tuple(tf.zeros([batch, 0, v.shape[-1]], v.dtype) for v in self.held)
 
     def read(self, begins: Any) -> tuple[tf.Tensor, ...]:
-        """The memory of the next rows, empty where a stream begins."""
+        """Returns the memory of the next rows, empty at the start of a stream."""
         fresh, rows = tf.reduce_all(begins > 0), tf.shape(begins)[0]
-        found = []
+        memory = []
         for empty, held, collected in zip(
             self.empty(rows), self.held, self._collected, strict=True
         ):
@@ -57,49 +57,48 @@ class StreamMemory:
                 first = tf.shape(collected.read_value())[0]
                 return held.read_value()[first : first + rows]
 
-            found.append(tf.cond(fresh, lambda empty=empty: empty, kept))
-        return tuple(found)
+            memory.append(tf.cond(fresh, lambda empty=empty: empty, kept))
+        return tuple(memory)
 
     def collect(self, memory: Any) -> list[Any]:
-        """Adds the next memory of rows; returns the operations that do."""
-        done = []
+        """Appends the next memory of rows; returns the assignments."""
+        assignments = []
         for collected, rows in zip(self._collected, memory, strict=True):
             before = collected.read_value()
 
             def both(before: tf.Tensor = before, rows: tf.Tensor = rows) -> tf.Tensor:
                 return tf.concat([before, rows], axis=0)
 
-            # At first it has another length, 0, than the rows.
+            # Before the first rows, the memory length is 0 and differs from the rows'.
             added = tf.cond(tf.shape(before)[0] > 0, both, lambda rows=rows: rows)
-            done.append(collected.assign(added))
-        return done
+            assignments.append(collected.assign(added))
+        return assignments
 
     def advance(self) -> None:
-        """Makes the memory that was collected the one that is read."""
+        """Moves the collected memory to ``held``."""
         for held, collected in zip(self.held, self._collected, strict=True):
             held.assign(collected.read_value())
         self.discard()
 
     def discard(self) -> None:
-        """Forgets what was collected, such as by a step that failed."""
+        """Clears the collected memory, such as after a failed step."""
         for collected in self._collected:
             collected.assign(tf.zeros([0, 0, collected.shape[-1]], collected.dtype))
 
 
 class ReadMemory(keras.layers.Layer):
-    """Returns the memory of the previous batch, empty where a stream begins.
+    """Returns the memory of the previous batch, empty at the start of a stream.
 
-    Training and evaluation have a memory each, so that an evaluation between two training steps
-    changes nothing.
+    Training and evaluation have separate memories, so evaluation does not affect training.
 
     Args:
-        specs: as for ``StreamMemory``.
+        specs: the same as for ``StreamMemory``.
 
     Call:
-        begins: int32 (batch,), 1 where a stream begins.
+        begins: int32 (batch,), 1 at the start of a stream.
 
     Returns:
-        one tensor per layer.
+        One tensor per layer.
     """
 
     def __init__(self, specs: Any, **kwargs: Any):
@@ -107,7 +106,7 @@ class ReadMemory(keras.layers.Layer):
         self.training, self.evaluation = StreamMemory(specs), StreamMemory(specs)
 
     def memory(self, training: Any) -> StreamMemory:
-        """The memory of training, or of evaluation."""
+        """Returns the memory of training or evaluation."""
         return self.training if training else self.evaluation
 
     def call(self, begins: Any, training: Any = None) -> tuple[tf.Tensor, ...]:
@@ -134,8 +133,8 @@ class WriteMemory(keras.layers.Layer):
 
     def call(self, inputs: Any, training: Any = None) -> Any:
         x, *memory = inputs
-        done = self.reader.memory(training).collect(memory)
-        with tf.control_dependencies(done if not tf.executing_eagerly() else []):
+        assignments = self.reader.memory(training).collect(memory)
+        with tf.control_dependencies(assignments if not tf.executing_eagerly() else []):
             return tf.identity(x)
 
     def compute_output_spec(self, inputs: Any, training: Any = None) -> keras.KerasTensor:
@@ -145,20 +144,20 @@ class WriteMemory(keras.layers.Layer):
 class StreamLM(Learner):
     """Trains and evaluates a language model on streams, with a memory of previous segments.
 
-    If the backbone has a memory, that of each batch is an input for the next batch, without a
-    gradient. It is part of this model, not of the backbone, which can be used, saved and exported
-    as before.
+    If the backbone has a memory, each batch's memory is an input of the next batch, without a
+    gradient. It belongs to this model, not to the backbone, which is used, saved and exported
+    without it.
+
+    ``fit`` and ``evaluate`` take batches from ``bertfam_tf.corpora.segments``. The memory is reset
+    at the start of a stream, and therefore in each epoch.
 
     Args:
         backbone: a causal backbone.
         head: computes log-probabilities or logits of the next token, such as
             ``heads.build(backbone, "causal_lm")``.
 
-    ``fit`` and ``evaluate`` take batches from ``bertfam_tf.corpora.segments``. The memory is reset
-    at the beginning of a stream, and therefore in each epoch.
-
     Raises:
-        ValueError: for a head that does not predict the next token.
+        ValueError: if the head does not predict the next token.
     """
 
     tracker = SingleLossTracker
@@ -171,9 +170,9 @@ class StreamLM(Learner):
         reader = ReadMemory(backbone.input.get("memory", ()), name="read_memory")
         tokens = keras.Input((None,), dtype="int32", name="token_ids")
         begins = keras.Input((), dtype="int32", name="begins")
-        given = {"token_ids": tokens, "padding_mask": keras.ops.ones_like(tokens)}
+        inputs = {"token_ids": tokens, "padding_mask": keras.ops.ones_like(tokens)}
         memory = reader(begins) if reader.training.held else ()
-        outputs = backbone({**given, "memory": memory} if memory else given)
+        outputs = backbone({**inputs, "memory": memory} if memory else inputs)
         x = outputs["sequence_output"]  # (batch, length, hidden)
         if memory:
             x = WriteMemory(reader, name="write_memory")([x, *outputs["memory"]])
@@ -188,7 +187,7 @@ class StreamLM(Learner):
         self.backbone = backbone
         self.head = head
         self.reader = reader
-        # Created once, so that perplexity does not trace it again each time.
+        # Created once, so that each call of ``perplexity`` does not trace it again.
         self._compiled_score = tf.function(self._score, autograph=False, reduce_retracing=True)
 
     @property
@@ -214,7 +213,7 @@ class StreamLM(Learner):
         return logs
 
     def _counts(self, batch: Batch) -> dict[str, Any]:
-        # Without the network, which would collect the memory twice.
+        # Counts do not need the network, which would collect the memory twice.
         weights = batch.weights
         return {"causal_lm": tf.size(batch.targets) if weights is None else tf.reduce_sum(weights)}
 
@@ -223,15 +222,15 @@ class StreamLM(Learner):
         return super().fit(x, **{**kwargs, "shuffle": False})
 
     def _score(self, data: Any, memory: Any) -> tuple[tf.Tensor, tf.Tensor, Any]:
-        """The sum of a batch's losses, its number of tokens, and the new memory."""
+        """Returns the sum of a batch's losses, its number of tokens, and the new memory."""
         inputs, targets, weights = data
         tokens = inputs["token_ids"]
-        given = {"token_ids": tokens, "padding_mask": tf.ones_like(tokens)}
-        given |= {"memory": memory} if memory else {}
-        outputs = self.backbone(given, training=False)
+        features = {"token_ids": tokens, "padding_mask": tf.ones_like(tokens)}
+        features |= {"memory": memory} if memory else {}
+        outputs = self.backbone(features, training=False)
         [objective] = self._objectives.value
-        found = objective.loss(outputs, objective.heads, Batch(inputs, targets, weights))
-        return *found["causal_lm"], outputs["memory"] if memory else ()
+        sums = objective.loss(outputs, objective.heads, Batch(inputs, targets, weights))
+        return *sums["causal_lm"], outputs["memory"] if memory else ()
 
     def perplexity(
         self,
@@ -244,16 +243,16 @@ class StreamLM(Learner):
         """Computes the perplexity of corpora, each read as one stream.
 
         Args:
-            corpora: name -> token ids, as returned by ``bertfam_tf.corpora.token_stream``.
-            length: number of tokens of a segment.
-            batch_size: number of parts into which a corpus is split; they are read in parallel and
-                begin without a memory. 1 reads everything in order.
+            corpora: token ids by name, as returned by ``bertfam_tf.corpora.token_stream``.
+            length: the number of tokens of a segment.
+            batch_size: the number of streams that a corpus is split into, which are read in
+                parallel and start without a memory. 1 reads everything in order.
             verbose: whether to show a progress bar.
 
         Returns:
-            A number for each corpus, and ``"all"`` for all tokens if there are several.
+            The perplexity of each corpus, and ``"all"`` for all tokens if there are several.
         """
-        found, sums = {}, np.zeros(2)
+        perplexities, sums = {}, np.zeros(2)
         for name, ids in corpora.items():
             if verbose:
                 print(name)
@@ -263,11 +262,15 @@ class StreamLM(Learner):
                 unit_name="token",
                 stateful_metrics=["perplexity"],
             )
-            memory, here = self.reader.evaluation.empty(batch_size), np.zeros(2)
+            memory, corpus_sums = self.reader.evaluation.empty(batch_size), np.zeros(2)
             for batch in segments(ids, batch_size, length):
                 loss, count, memory = self._compiled_score(batch, tuple(memory))
-                here += float(loss), float(count)
-                bar.add(int(count), [("perplexity", float(np.exp(here[0] / here[1])))])
-            found[name] = float(np.exp(here[0] / here[1]))
-            sums += here
-        return found if len(found) == 1 else {**found, "all": float(np.exp(sums[0] / sums[1]))}
+                corpus_sums += float(loss), float(count)
+                bar.add(int(count), [("perplexity", _perplexity(corpus_sums))])
+            perplexities[name] = _perplexity(corpus_sums)
+            sums += corpus_sums
+        return perplexities if len(corpora) == 1 else {**perplexities, "all": _perplexity(sums)}
+
+
+def _perplexity(sums: np.ndarray) -> float:
+    return float(np.exp(sums[0] / sums[1]))

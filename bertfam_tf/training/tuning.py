@@ -17,16 +17,16 @@ _LORA = ("query", "value", "query_key_value")
 def freeze(backbone: Backbone, blocks: int | None = None) -> None:
     """Freezes layers, and disables their dropout.
 
-    Frozen layers therefore compute the same features of a text in every epoch, as in feature-based
+    Frozen layers then compute the same features of a text in every epoch, as in feature-based
     transfer (Peters, Ruder and Smith 2019, arXiv 1903.05987). Call it before ``compile``.
 
     Args:
         backbone: a task's ``backbone``.
-        blocks: number of blocks to freeze, from the first one, in addition to the embeddings; None
-            freezes the whole backbone.
+        blocks: the number of blocks to freeze, from the first one, and the embeddings; None freezes
+            the whole backbone.
 
     Raises:
-        ValueError: for more blocks than the backbone has.
+        ValueError: if ``blocks`` is negative or above the backbone's number of blocks.
     """
     depths = _depths(backbone)
     count = len(blocks_of(backbone))
@@ -35,16 +35,16 @@ def freeze(backbone: Backbone, blocks: int | None = None) -> None:
     for layer, depth in depths.items():
         if blocks is None or depth <= blocks:
             layer.trainable = False
-            for part in layer._flatten_layers():
-                if isinstance(part, keras.layers.Dropout):
-                    part.rate = 0.0
+            for inner in layer._flatten_layers():
+                if isinstance(inner, keras.layers.Dropout):
+                    inner.rate = 0.0
 
 
 def layer_factors(backbone: Backbone, decay: float) -> dict[str, float]:
-    """Learning rate factors by variable path, for ``optimizers.adamw`` (layer-wise decay).
+    """Returns learning rate factors by variable path, for ``optimizers.adamw`` (layer-wise decay).
 
-    1 for heads and layers after the last block (which are omitted), ``decay`` for the last block,
-    ``decay`` squared for the previous one, and so on down to the embeddings. Weights that several
+    The factor is ``decay`` for the last block, ``decay`` squared for the previous one, and so on
+    down to the embeddings; heads and layers after the last block are omitted. Weights that several
     blocks share have the factor of the last of these blocks.
     """
     top = len(blocks_of(backbone)) + 1
@@ -59,7 +59,7 @@ def layer_factors(backbone: Backbone, decay: float) -> dict[str, float]:
 def add_lora(
     backbone: Backbone, rank: int, alpha: float | None = None, names: tuple[str, ...] = _LORA
 ) -> None:
-    """Freezes all weights, and adds trainable low-rank updates to them (LoRA, arXiv 2106.09685).
+    """Freezes all weights, and adds trainable low-rank updates (LoRA, arXiv 2106.09685).
 
     Call it before ``compile``. A task is saved and exported with the updates merged into its
     weights, as a model without LoRA.
@@ -71,21 +71,21 @@ def add_lora(
         names: the dense layers to adapt.
 
     Raises:
-        ValueError: for a rank below 1, or a backbone without such layers.
+        ValueError: if ``rank`` is below 1, or the backbone has no such layers.
     """
     in_range("rank", rank, at_least=1)
-    found = [layer for layer in dense_layers(backbone) if layer.name in names]
-    if not found:
+    adapted = [layer for layer in dense_layers(backbone) if layer.name in names]
+    if not adapted:
         raise ValueError(f"This {backbone.family} backbone has no dense layers {', '.join(names)}.")
-    # Variables are frozen instead of layers: freezing a layer would also freeze its update.
+    # Freezing a layer instead of its variables would also freeze its update.
     for variable in backbone.trainable_variables:
         variable.trainable = False
-    for layer in found:
+    for layer in adapted:
         layer.enable_lora(rank, alpha)
 
 
 def _depths(backbone: Backbone) -> dict[keras.layers.Layer, int]:
-    """The depth of layers: 0 for embeddings, 1, 2, … for blocks, and one more for later layers."""
+    """Returns the depth of layers: 0 for embeddings, 1, 2, … for blocks, then one more."""
     layers, blocks = backbone.layers, blocks_of(backbone)
     last = layers.index(blocks[-1])
     depths = {block: number for number, block in enumerate(blocks, 1)}
@@ -96,5 +96,5 @@ def _depths(backbone: Backbone) -> dict[keras.layers.Layer, int]:
 
 
 def blocks_of(backbone: Backbone) -> list[keras.layers.Layer]:
-    """The blocks, from first to last; a layer may consist of several."""
+    """Returns the blocks, from first to last; a layer may consist of several."""
     return [layer for layer in backbone.layers if re.fullmatch(r"layer_[\d_]+", layer.name)]

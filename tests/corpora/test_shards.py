@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from bertfam_tf.corpora import Corpus, Format, Masked, Shards, shards
-from bertfam_tf.corpora.documents import Part, read_documents
+from bertfam_tf.corpora.documents import FileRange, read_documents
 from bertfam_tf.corpora.shards import Unit
 from bertfam_tf.sources import sha256
 from bertfam_tf.text import load_tokenizer
@@ -50,15 +50,15 @@ def test_each_document_is_in_one_unit(tmp_path, documents, size):
 def test_units_are_ranges_over_all_files():
     files = [("a", 5), ("b", 9), ("c", 0), ("d", 1)]
     assert shards.units_of(files, 4, "blank_line") == [
-        Unit(0, (Part("a", 0, 4),)),
-        Unit(1, (Part("a", 4, None), Part("b", 0, 3))),
-        Unit(2, (Part("b", 3, 7),)),
-        Unit(3, (Part("b", 7, None), Part("c"), Part("d"))),
+        Unit(0, (FileRange("a", 0, 4),)),
+        Unit(1, (FileRange("a", 4, None), FileRange("b", 0, 3))),
+        Unit(2, (FileRange("b", 3, 7),)),
+        Unit(3, (FileRange("b", 7, None), FileRange("c"), FileRange("d"))),
     ]
     assert shards.units_of(files, 4, "file") == [
-        Unit(0, (Part("a"),)),
-        Unit(1, (Part("b"),)),
-        Unit(2, (Part("c"), Part("d"))),
+        Unit(0, (FileRange("a"),)),
+        Unit(1, (FileRange("b"),)),
+        Unit(2, (FileRange("c"), FileRange("d"))),
     ]
 
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import bertfam_tf as bf
 from bertfam_tf.distill import augmentation_words
-from bertfam_tf.distill.augmentation import STOP_WORDS, Augmentation, Place
+from bertfam_tf.distill.augmentation import STOP_WORDS, Augmentation, ReplaceableWord
 from bertfam_tf.distill.augmentation_folder import augment
 from bertfam_tf.text import SpecialTokens, load_tokenizer
 from bertfam_tf.text.special_tokens import CLS_A_SEP_SEP
@@ -60,7 +60,7 @@ def test_copies_with_nothing_chosen(task, tmp_path, capfd):
     """15 candidates of each word, 20 copies, 0.4 of the words; more words than a batch of 64."""
     texts = [f"{text} {other}" for text in TEXTS[:2] for other in (*TEXTS, "plot", "cast", "dull")]
     of = Augmentation(task)
-    places = of.places(texts)
+    places = of.replaceable_words(texts)
     assert sum(map(len, places)) > 64
     for text, found in list(zip(texts, places, strict=True))[::5]:
         if "[MASK]" not in text and "\u201c" not in text:
@@ -143,7 +143,7 @@ def _found(text, places):
 
 @pytest.mark.parametrize("batch_size", in_full([1, 3, 64], [1, 64]))
 def test_candidates_are_those_of_a_plain_reference(task, augmentation, batch_size):
-    found = augmentation.places(TEXTS[:4], batch_size=batch_size)
+    found = augmentation.replaceable_words(TEXTS[:4], batch_size=batch_size)
     for text, places in zip(TEXTS, found, strict=False):
         assert _found(text, places) == _reference(task, text, 9, ["a", "not"])
     words = [typed for typed, _ in _found(TEXTS[0], found[0])]
@@ -153,7 +153,7 @@ def test_candidates_are_those_of_a_plain_reference(task, augmentation, batch_siz
 
 def test_the_original_text_is_read_beside_the_masked_one(task, augmentation):
     paired = Augmentation(task, candidates=9, stop_words=["a", "not"], pair_with_original=True)
-    found, alone = (each.places(TEXTS[:2]) for each in (paired, augmentation))
+    found, alone = (each.replaceable_words(TEXTS[:2]) for each in (paired, augmentation))
     for text, places in zip(TEXTS, found, strict=False):
         assert _found(text, places) == _reference(task, text, 9, ["a", "not"], pair=True)
     assert found != alone
@@ -162,18 +162,18 @@ def test_the_original_text_is_read_beside_the_masked_one(task, augmentation):
 
 def test_words_are_what_the_tokenizer_makes_of_them(augmentation):
     """Not whole words: unknown ones, digits; the accent is not in the vocabulary's word."""
-    [places] = augmentation.places([TEXTS[4].encode() + b" \xff film"])
+    [places] = augmentation.replaceable_words([TEXTS[4].encode() + b" \xff film"])
     data = TEXTS[4].encode() + b" \xff film"
     assert [data[p.start : p.end].decode() for p in places] == ["go\u00f3d", "the", "plot", "film"]
     # A word that is replaced by itself is as it was typed.
     every = Augmentation(augmentation.masked_lm, candidates=60)
-    [places] = every.places([TEXTS[4]])
+    [places] = every.replaceable_words([TEXTS[4]])
     assert "go\u00f3d".encode() in places[0].candidates
     assert b"good" not in places[0].candidates
 
 
 def test_stop_words(task):
-    [places] = Augmentation(task).places([TEXTS[0]])
+    [places] = Augmentation(task).replaceable_words([TEXTS[0]])
     assert [typed for typed, _ in _found(TEXTS[0], places)] == ["film", "good", "playing", "badly"]
     assert {"the", "not", "t"} < STOP_WORDS
     assert all(word.isalpha() and word.islower() for word in STOP_WORDS)
@@ -183,7 +183,7 @@ def test_stop_words(task):
 def test_words_of_one_piece_beyond_the_maximum_length_remain(smallest):
     task = _task("bert", load_tokenizer(smallest), max_length=6)
     text = "film film film film film playing"
-    [places] = Augmentation(task, candidates=63).places([text])
+    [places] = Augmentation(task, candidates=63).replaceable_words([text])
     assert [place.start for place in places] == [0, 5, 10, 15, 25]
 
 
@@ -191,14 +191,14 @@ def test_words_of_several_pieces_with_word_vectors(task, tmp_path, monkeypatch):
     file = tmp_path / "vectors.txt"
     file.write_text(VECTORS + "a b 1 0 0\n")
     vectors = Augmentation(task, candidates=3, word_vectors=file)
-    [places] = vectors.places(["good playing badly"])
+    [places] = vectors.replaceable_words(["good playing badly"])
     # Of the three nearest neighbors one is a word; "badly" is not in the file.
     assert [place.candidates for place in places if place.start > 4] == [(b"play",)]
     more = Augmentation(task, candidates=7, word_vectors=file)
-    assert more.places(["playing"])[0][0].candidates == (b"play", b"played", b"good")
+    assert more.replaceable_words(["playing"])[0][0].candidates == (b"play", b"played", b"good")
     monkeypatch.setattr(augmentation_words, "MAX_WORD_VECTORS", 4)
     fewer = Augmentation(task, candidates=7, word_vectors=file)
-    assert fewer.places(["playing"])[0][0].candidates == (b"play", b"good")
+    assert fewer.replaceable_words(["playing"])[0][0].candidates == (b"play", b"good")
 
 
 @pytest.mark.extended
@@ -214,7 +214,7 @@ def test_continuations_of_another_tokenizer():
     )
     task = _task("roberta", tokenizer)
     # All pieces but one are candidates.
-    places = Augmentation(task, candidates=len(pieces) - 1, stop_words=()).places(
+    places = Augmentation(task, candidates=len(pieces) - 1, stop_words=()).replaceable_words(
         ["bad bad (cat) bat"]
     )[0]
     start, inside, bracket, several = (set(place.candidates) for place in places)
@@ -232,7 +232,7 @@ def test_each_word_is_replaced_independently_by_a_uniform_draw(task):
     n, copies, p = 30, 3000, 0.4
     text = b" ".join([b"w"] * n)
     letters = [bytes([c]) for c in b"abcde"]
-    places = [Place(2 * i, 2 * i + 1, tuple(letters)) for i in range(n)]
+    places = [ReplaceableWord(2 * i, 2 * i + 1, tuple(letters)) for i in range(n)]
     of = Augmentation(task, probability=p, copies=copies)
     found = of.copies_of(text, places, example=7)
     assert len(found) == len(set(found)) == copies
@@ -261,7 +261,7 @@ def test_each_word_is_replaced_independently_by_a_uniform_draw(task):
 
 
 def test_extreme_probabilities_and_equal_copies(task):
-    places = [Place(0, 4, (b"film",)), Place(5, 9, (b"plot", b"fine"))]
+    places = [ReplaceableWord(0, 4, (b"film",)), ReplaceableWord(5, 9, (b"plot", b"fine"))]
     never = Augmentation(task, probability=0)
     assert never.copies_of(b"good film", places, 0) == []
     always = Augmentation(task, probability=1, copies=50)
@@ -299,7 +299,9 @@ def test_each_example_is_followed_by_its_copies(augmentation, tmp_path):
     listed = _listed(found)
     assert len(found) == len(listed)
     expected = []
-    for number, (text, places) in enumerate(zip(TEXTS, augmentation.places(TEXTS), strict=True)):
+    for number, (text, places) in enumerate(
+        zip(TEXTS, augmentation.replaceable_words(TEXTS), strict=True)
+    ):
         copies = augmentation.copies_of(text.encode(), places, number)
         versions = [text, *(copy.decode() for copy in copies)]
         expected += [({"text": version}, [0, 1, 1, 0, 2][number]) for version in versions]
@@ -355,16 +357,16 @@ def test_neither_batches_nor_shards_change_the_copies(augmentation, tmp_path):
 
 def test_close_candidates_are_those_of_the_text_alone(augmentation, monkeypatch):
     """Rounding depends on padding and the batch; a text alone has neither."""
-    expected = augmentation.places(TEXTS, batch_size=1)
-    calls, likeliest = [], augmentation._likeliest
+    expected = augmentation.replaceable_words(TEXTS, batch_size=1)
+    calls, likeliest = [], augmentation._top_tokens
 
     def wrong_in_batches(rows, places):
         ids, margin = likeliest(rows, places)
         calls.append(len(margin))
         return (ids, margin) if len(margin) == 1 else (ids * 0 + 5, margin * 0 + 1e-5)
 
-    monkeypatch.setattr(augmentation, "_likeliest", wrong_in_batches)
-    assert augmentation.places(TEXTS, batch_size=64) == expected
+    monkeypatch.setattr(augmentation, "_top_tokens", wrong_in_batches)
+    assert augmentation.replaceable_words(TEXTS, batch_size=64) == expected
     assert calls[0] > 1
     assert calls[1:] == [1] * calls[0]
 
@@ -372,8 +374,8 @@ def test_close_candidates_are_those_of_the_text_alone(augmentation, monkeypatch)
         ids, margin = likeliest(rows, places)
         return ids[:, ::-1], margin
 
-    monkeypatch.setattr(augmentation, "_likeliest", in_another_order)
-    assert augmentation.places(TEXTS, batch_size=64) == expected
+    monkeypatch.setattr(augmentation, "_top_tokens", in_another_order)
+    assert augmentation.replaceable_words(TEXTS, batch_size=64) == expected
 
 
 @pytest.mark.parametrize("kill", in_full(range(5), [4]))

@@ -125,7 +125,7 @@ def test_losses_are_those_of_the_networks_outputs(tokenizer, unpadded):
         Outputs(task.backbone(inputs, outputs=names), task(inputs), np.ones(8, "float32"))
         for task in (student, teacher)
     ]
-    objective = distiller._distilled.value
+    objective = distiller._distillation.value
     for term in distiller.terms:
         total, count = term.loss(*sides, mask, objective.projections)
         assert float(found[term.label]) == pytest.approx(float(total / count), rel=1e-4), term
@@ -141,7 +141,7 @@ def test_steps_in_parts_and_with_recomputed_blocks(how, tokenizer):
     losses, weights = [], []
     for plain in (True, False):
         distiller = Distiller(task_of(tokenizer, 1), task_of(tokenizer, 2), EVERY_TERM, labels=1.0)
-        _fill(distiller._distilled.value.projections.layers["shared"].weights, 0)
+        _fill(distiller._distillation.value.projections.layers["shared"].weights, 0)
         parts = 1 if plain or how == "recomputed" else 3
         distiller.compile(keras.optimizers.SGD(0.05), accumulation_steps=parts)
         distiller.recompute_blocks = not plain and how != "accumulated"
@@ -203,7 +203,7 @@ def test_families_of_students(family, tokenizer):
     )
     terms = [SoftTargets()] if characters else [SoftTargets(), HiddenStates(layers="last")]
     if registry.get(family).is_causal:
-        with pytest.raises(ValueError, match="tokens of the student attend to earlier ones only"):
+        with pytest.raises(ValueError, match="student has causal attention"):
             Distiller(student, teacher, [AttentionScores()])
     elif "attention_scores" in made.output:
         terms.append(AttentionProbabilities())
@@ -239,7 +239,7 @@ def test_another_tokenizer(tokenizer, tmp_path):
         for task in (student, teacher)
     ]
     assert found == pytest.approx(np.mean((each[0] - each[1]) ** 2), rel=1e-4)
-    with pytest.raises(ValueError, match="hidden_states of teacher and student are of the same"):
+    with pytest.raises(ValueError, match="Terms on hidden_states compare tokens"):
         Distiller(student, teacher, [HiddenStates()])
 
 

@@ -75,7 +75,7 @@ def test_arguments_that_do_not_belong_together(backbone, tokenizer, tmp_path):
     with pytest.raises(ValueError, match=r"There is no file .*absent"):
         load_word_vectors(backbone, tokenizer, tmp_path / "absent")
     small = bf.build("bilstm", "tiny", vocab_size=4, embedding_size=3, hidden_size=4)
-    with pytest.raises(ValueError, match="tokenizer has 10 pieces, the embedding 4 rows"):
+    with pytest.raises(ValueError, match="tokenizer has 10 tokens, the embedding 4 rows"):
         load_word_vectors(small, tokenizer, tmp_path / "absent")
 
 

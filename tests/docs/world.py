@@ -13,7 +13,7 @@ import tensorflow as tf
 import bertfam_tf as bf
 from bertfam_serve import running_server
 from bertfam_tf.corpora import Format, shards
-from bertfam_tf.corpora.documents import Part
+from bertfam_tf.corpora.documents import FileRange
 from bertfam_tf.text.tokenizers.wordpiece import WordPieceTokenizer
 from tests import published
 from tests.seeding import seed
@@ -84,7 +84,7 @@ def _shards(path: Path) -> None:
     stored = bf.load_tokenizer(path.parent / "path" / "to" / "bert")
     form, options = Format(stored, 128), dict(documents="line", sentences="line", seed=3)
     job = shards.description(form, files=[{"name": text.name}], unit=10**6, **options)
-    units = [shards.Unit(0, (Part(text),))]
+    units = [shards.Unit(0, (FileRange(text),))]
     shards.begin(path, job)
     shards.write_shard(path, units[0], form, **options)
     shards.finish(path, job, units)

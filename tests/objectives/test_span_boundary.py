@@ -194,7 +194,7 @@ def test_half_precision():
     batch = _batch(backbone)
     total, count = objective.loss(backbone(batch.inputs), objective.heads, batch)["sbo"]
     assert total.dtype == count.dtype == tf.float32
-    assert objective.heads["sbo"].parts[-1].compute_dtype == "float32"
+    assert objective.heads["sbo"].stack[-1].compute_dtype == "float32"
     assert float(total / count) == pytest.approx(np.log(40), rel=0.05)
 
 

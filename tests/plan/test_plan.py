@@ -146,7 +146,7 @@ def test_memory_that_does_not_suffice(recipe):
     assert "--accumulation" in found.advice[0]
     times = int(found.advice[0].split()[1])
     assert planned(file, memory=needed / plan.GIB / 2, accumulation=times).fits
-    assert "What fits: --accumulation" in plan.table(found)
+    assert "Layouts that fit: --accumulation" in plan.table(found)
     nothing = planned(file, memory=1e-6)
     assert nothing.advice == ()
     assert "no other layout" in plan.table(nothing)
@@ -256,7 +256,7 @@ def test_command(recipe, capsys):
     text = capsys.readouterr().out
     assert "parameters" in text
     assert "cost" in text
-    assert "It fits the memory of a device" in text
+    assert "The run fits the memory of a device" in text
 
 
 @pytest.mark.extended
@@ -265,7 +265,7 @@ def test_the_peak_that_is_assumed(recipe, capsys):
     hours = []
     for dtype, peak in (("float32", "156"), ("mixed_bfloat16", "312")):
         assert main(["plan", str(recipe()), "--dtype", dtype]) == 0
-        assert f"of {peak} TFLOP/s a device, assumed: the peak of an NVIDIA A100" in (
+        assert f"of {peak} TFLOP/s per device, the assumed peak of an NVIDIA A100" in (
             capsys.readouterr().out
         )
         assert main(["plan", str(recipe()), "--dtype", dtype, "--json"]) == 0
@@ -314,5 +314,5 @@ def test_models_with_loops():
 
         return StepNetwork([backbone], backbone, loss)
 
-    with pytest.raises(ValueError, match="models without loops, such as recurrent ones"):
+    with pytest.raises(ValueError, match="recurrent networks, cannot be planned"):
         trace(network, "float32", 2)

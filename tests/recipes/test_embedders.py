@@ -135,7 +135,7 @@ def test_scored_pairs_and_prompts(files):
         (["data.label=q"], r"data.label must be null .*contrastive.*, got 'q'"),
         (["trainer.objective=cosent"], r"data.label must be a column .*cosent.*, got None"),
         (["trainer.objective=cosine", "data.label=q"], "line 1: 'a good film' is not a number"),
-        (["trainer.objective=teacher"], "trainer.objective must be one of"),
+        (["trainer.objective=embedding_mse"], "trainer.objective must be one of"),
         (["trainer.objectiv=cosent"], "key in section trainer 'objectiv'. Did you mean 'objecti"),
         (["trainer.prompts=[query]"], "prompts must be two names"),
         (["trainer.temperature=hot"], "temperature"),

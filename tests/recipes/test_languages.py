@@ -248,11 +248,11 @@ def test_errors(recipe, files):
     both = {"en-fr": [*en, str(files / "fr")]}
     for options, message in (
         (dict(family="bert"), "bert has no input position_ids, which the objective tlm needs"),
-        (dict(objectives={"tlm": 1.0, "nsp": 1.0}), "tlm allows only mlm beside it"),
+        (dict(objectives={"tlm": 1.0, "nsp": 1.0}), "tlm can only be combined with mlm"),
         (dict(objectives={"tlm": 1.0}), "must be empty for tlm without mlm"),
         (dict(data={"train": en, "dev": en}), "data.train must be a table .* for tlm, got a list"),
         (dict(data={"dev": en}), "data.train and data.dev must both be lists of files, or both"),
-        (dict(data={"dev_translations": {}}), "dev_translations must be given for tlm"),
+        (dict(data={"dev_translations": {}}), "dev_translations are required by tlm"),
         (dict(data={"train_translations": {"en-de": both["en-fr"]}}), "such as en-fr, got 'en-de'"),
         (dict(data={"dev": {"de": en}}), "Unknown language of data.train 'de'"),
         (

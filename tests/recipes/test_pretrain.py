@@ -129,10 +129,10 @@ def test_a_recipe_from_nothing_to_text(tmp_path, capsys):
     assert main(["pretrain", recipe]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1]) == metrics
     assert main(["pretrain", recipe, "train.epochs=5"]) == 2
-    assert "another recipe" in capsys.readouterr().err
+    assert "has a run with other settings" in capsys.readouterr().err
     by_tokens = ["train.batch_size=null", "train.batch_tokens=64", f"output={tmp_path / 'other'}"]
     assert main(["pretrain", recipe, *by_tokens]) == 2
-    assert "train.batch_tokens is for fine-tuning" in capsys.readouterr().err
+    assert "train.batch_tokens must be null for pretraining" in capsys.readouterr().err
 
 
 class Killed(BaseException):

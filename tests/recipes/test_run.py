@@ -425,7 +425,7 @@ def test_a_damaged_checkpoint_and_the_one_before(files, caplog):
             run(again)
     state.write_bytes(state.read_bytes()[:-100])
     run(again)
-    assert "Resuming from the one before it" in caplog.text
+    assert "Resuming from the previous one" in caplog.text
     found, wanted = map(_weights, (again, whole))
     for name, value in wanted.items():
         np.testing.assert_array_equal(found[name], value, err_msg=name)

@@ -41,7 +41,7 @@ def _cross_entropy(scores):
 
 def _expected(kind, a, b, negatives, labels, symmetric=False):
     """The losses of the papers."""
-    if kind == "teacher":
+    if kind == "embedding_mse":
         return ((a - labels) ** 2).mean()
     cosines = _cosines(a, b)
     if kind == "contrastive":
@@ -62,7 +62,7 @@ def _expected(kind, a, b, negatives, labels, symmetric=False):
 
 @pytest.mark.extended
 @pytest.mark.parametrize("dimensions", [None, (32, 8, 3)])
-@pytest.mark.parametrize("kind", ["contrastive", "symmetric", "cosent", "cosine", "teacher"])
+@pytest.mark.parametrize("kind", ["contrastive", "symmetric", "cosent", "cosine", "embedding_mse"])
 def test_losses(embedder, kind, dimensions):
     symmetric = kind == "symmetric"
     kind = "contrastive" if symmetric else kind
@@ -75,13 +75,13 @@ def test_losses(embedder, kind, dimensions):
     x, y = PAIRS, labels
     if kind == "contrastive":
         x, y = {**PAIRS, "negatives": NEGATIVES}, None
-    if kind == "teacher":
+    if kind == "embedding_mse":
         labels = y = np.random.default_rng(0).normal(size=a.shape).astype("float32")
         x = A
     found = trainer.evaluate(x, y, verbose=0, return_dict=True)["loss"]
     expected = 0.0
     for n in dimensions or [32]:
-        wanted = labels[:, :n] if kind == "teacher" else labels
+        wanted = labels[:, :n] if kind == "embedding_mse" else labels
         expected += _expected(kind, a[:, :n], b[:, :n], negatives[:, :n], wanted, symmetric)
     assert found == pytest.approx(expected, rel=2e-5)
 
@@ -165,7 +165,7 @@ def test_mistakes(embedder):
     with pytest.raises(ValueError, match="'text' and 'text_pair' and optionally 'negatives'"):
         make(embedder).fit(A)
     with pytest.raises(ValueError, match=r"the shape \(examples, width\), got"):
-        make(embedder, "teacher").fit(A, SCORES)
+        make(embedder, "embedding_mse").fit(A, SCORES)
     with pytest.raises(ValueError, match="The label 'nan' is not a finite number"):
         make(embedder, "cosine").fit(PAIRS, [*SCORES[:-1], np.nan], verbose=0)
     with pytest.raises(ValueError, match="accumulation_steps must be 1"):

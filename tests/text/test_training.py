@@ -175,7 +175,7 @@ def test_errors(corpus, tmp_path, arguments, error, message):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"a walk\nb\xff\n", "bad.txt: line 2 contains the byte 0xff, expected UTF-8"),
+        (b"a walk\nb\xff\n", "bad.txt: line 2 contains the byte 0xff, expected UTF-8."),
         (b" \n\n", "there are no words in the input"),
     ],
 )

@@ -74,5 +74,5 @@ def test_other_workers_follow_the_first_one(tmp_path):
 def test_a_metric_that_is_not_there(tmp_path):
     callback = BestEpoch(tmp_path, "val_f1", 1)
     callback.set_model(make())
-    with pytest.raises(ValueError, match="no 'val_f1' to compare epochs by"):
+    with pytest.raises(ValueError, match="no metric 'val_f1' to compare epochs by"):
         callback.on_epoch_end(0, {"loss": 1.0})

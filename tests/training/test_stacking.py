@@ -318,7 +318,7 @@ def test_a_killed_run_goes_on(tmp_path, steps, moments):
 def test_models_that_cannot_grow():
     bert = _built("bert")
     for arguments, message in (
-        ((2,), "num_layers must be more than the 2 of this backbone"),
+        ((2,), "num_layers must be more than the 2 layers of this backbone"),
         ((300,), "num_layers must be from 0 to 256, got 300"),
         ((4, "double"), "growth must be one of stack, interleave, identity, got 'double'"),
         ((4, "identity"), r"\(post-norm\), got 'identity' for bert"),
@@ -339,7 +339,7 @@ def test_models_that_cannot_grow():
         grow(bert)
 
 
-@only_in("extended", "stages5-options5-as many as the 5 steps of all stages, got 2.")
+@only_in("extended", "stages5-options5-at least 5 batches for the steps of all stages, got 2.")
 @pytest.mark.parametrize(
     ("stages", "options", "message"),
     [
@@ -347,11 +347,15 @@ def test_models_that_cannot_grow():
         ([], {}, r"stages must not be empty, none with fewer layers"),
         (STAGES, {"growth": "double"}, "growth must be one of stack"),
         (STAGES, {"moments": "new"}, "moments must be fresh or copied, got 'new'"),
-        (STAGES, {"batches": _batches(0, 4)}, "as many as the 5 steps of all stages, got 4"),
+        (
+            STAGES,
+            {"batches": _batches(0, 4)},
+            "at least 5 batches for the steps of all stages, got 4",
+        ),
         (
             STAGES,
             {"batches": lambda start: _batches(start, 2)},
-            "as many as the 5 steps of all stages, got 2.",
+            "at least 5 batches for the steps of all stages, got 2.",
         ),
     ],
 )
@@ -365,7 +369,7 @@ def test_mistakes_in_a_stage():
         ((0, 1), r"stages\[i\].layers must be at least 1, got 0"),
         ((1, 0), r"stages\[i\].steps must be at least 1, got 0"),
         ((1, 1, 0.1, 1.0), r"stages\[i\].warmup must be at least 0 and below 1, got 1.0"),
-        ((1, 1, None, 0.1), r"stages\[i\].warmup must be 0 without a learning_rate"),
+        ((1, 1, None, 0.1), r"stages\[i\].warmup must be 0 without stages\[i\].learning_rate"),
         ((None, 2, None, 0.0, 0), r"stages\[i\].length must be at least 1, got 0"),
         ((None, 2, None, 0.0, 8, 0), r"stages\[i\].batch_size must be at least 1, got 0"),
         (

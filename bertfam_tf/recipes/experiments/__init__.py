@@ -1,4 +1,4 @@
-"""Experiments: recipes with changed settings, over seeds, in one table."""
+"""Experiments: runs of recipes with changed settings and several seeds, as one table."""
 
 from bertfam_tf.lazy import lazy
 

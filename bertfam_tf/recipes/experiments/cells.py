@@ -27,11 +27,11 @@ EVALUATE = "evaluate"
 
 @dataclass(frozen=True)
 class Cell:
-    """One row with one seed.
+    """A row of the table with one seed.
 
     Attributes:
-        row, seed: its place in the table.
-        runs: by the names of steps; steps that the row leaves out are missing.
+        row, seed: the row and the seed.
+        runs: the runs by the names of steps, without steps that the row omits.
     """
 
     row: str
@@ -41,15 +41,15 @@ class Cell:
 
 @dataclass(eq=False)
 class Run:
-    """One run, of one cell or, where the settings are the same, of several.
+    """A run of one cell, or of several cells with the same settings.
 
     Attributes:
-        name: of its place: row, seed and step.
-        directory: of the run.
+        name: its row, seed and step.
+        directory: the run directory.
         verb: the command of ``bertfam``.
-        recipe: the recipe's file; of an evaluation, the directory that is evaluated.
-        overrides: ``key=value`` after the recipe.
-        settings: all keys and values of the recipe but the output.
+        recipe: the recipe's file; for an evaluation, the directory that is evaluated.
+        overrides: ``key=value`` arguments after the recipe.
+        settings: all keys and values of the recipe except the output.
         parents: the runs whose models it reads.
         loaded: the recipe; None for an evaluation.
     """
@@ -84,7 +84,7 @@ class Run:
 
     @property
     def started(self) -> bool:
-        """Whether the run has begun, finished or not."""
+        """Whether the run was started, finished or not."""
         return self._record.is_file()
 
     @property
@@ -93,27 +93,27 @@ class Run:
         return (self.directory / METRICS).is_file()
 
     def metrics(self) -> dict[str, Any] | None:
-        """The metrics of a finished run, or None.
+        """Returns the metrics of a finished run, or None.
 
         Raises:
-            ValueError: if the directory has a run of other settings, or a damaged file.
+            ValueError: if the directory has a run with other settings, or a damaged file.
         """
         self.check()
         if not self.finished:
             return None
-        found = parsing.read_json(self.directory / METRICS)
-        if not isinstance(found, dict):
+        metrics = parsing.read_json(self.directory / METRICS)
+        if not isinstance(metrics, dict):
             raise ValueError(f"{self.directory / METRICS} has no metrics of a run; remove it.")
-        return found
+        return metrics
 
     def record(self) -> dict[str, Any]:
-        """What was measured of the run: ``seconds``, ``cpu_seconds``, ``machine``, ``versions``."""
+        """Returns the run's ``seconds``, ``cpu_seconds``, ``machine`` and ``versions``."""
         if not self.started:
             return {}
-        found = parsing.read_json(self._record)
-        if not isinstance(found, dict):
-            raise ValueError(f"{self._record} is no record of a run; remove it.")
-        return found
+        record = parsing.read_json(self._record)
+        if not isinstance(record, dict):
+            raise ValueError(f"{self._record} is not the record of a run; remove it.")
+        return record
 
     def write_record(self, values: Mapping[str, Any]) -> None:
         """Adds values to the record."""
@@ -121,11 +121,11 @@ class Run:
         write(self._record, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
     def has_settings(self) -> bool:
-        """Whether the directory's run was begun with these settings."""
+        """Returns whether the directory's run was started with these settings."""
         return self.started and self.record().get("settings") == _plain(self.settings)
 
     def check(self) -> None:
-        """Raises ValueError if the directory has a run of other settings."""
+        """Raises ValueError if the directory has a run with other settings."""
         if not self.started or not self.directory.exists() or self.has_settings():
             return
         stored = self.record().get("settings")
@@ -144,18 +144,19 @@ class Run:
 def plan_cells(
     experiment: Experiment, file: str | Path, seeds: Sequence[int] | None = None
 ) -> list[Cell]:
-    """Returns the cells of an experiment, whose recipes are read and checked.
+    """Reads and checks the recipes of an experiment, and returns its cells.
 
-    A run whose settings are the same in several cells, such as a teacher of all rows, is in the
-    directory of one of them.
+    Cells share runs with the same settings, such as a teacher of all rows, in the directory of one
+    of them.
 
     Args:
         experiment: the experiment.
-        file: its file, to which recipes are relative.
-        seeds: None for the experiment's.
+        file: its file; recipes are relative to it.
+        seeds: the seeds; None for the experiment's.
 
     Raises:
-        ValueError: for an override that its recipe does not have; the text names row, step and key.
+        ValueError: if a recipe does not have the key of an override; the error names row, step and
+            key.
     """
     read = cache(lambda name: read_values(_path(file, name)))
     changes = {row: _by_step(experiment, row) for row in experiment.rows}
@@ -169,13 +170,13 @@ def plan_cells(
             try:
                 run = _run(step, changes[row][name], seed, place, earlier, file, read)
             except ValueError as error:
-                of_step = "" if experiment.single else f", step {name}"
-                raise ValueError(f"{file}: row {row}{of_step}: {error}") from None
+                where = f"row {row}" if experiment.single else f"row {row}, step {name}"
+                raise ValueError(f"{file}: {where}: {error}") from None
             if run is not None:
                 run.name = f"{row}/{seed}{within}"
                 groups.setdefault(_key(run), []).append(run)
                 earlier[name] = run
-        # The first that was begun, so that a new row does not move the runs of others.
+        # The first that was started, so that a new row does not move the runs of other rows.
         chosen = {
             key: next((run for run in same if run.has_settings()), same[0])
             for key, same in groups.items()
@@ -183,7 +184,7 @@ def plan_cells(
         for earlier in runs.values():
             if name in earlier:
                 earlier[name] = chosen[_key(earlier[name])]
-    return [Cell(row, seed, found) for (row, seed), found in runs.items()]
+    return [Cell(row, seed, by_step) for (row, seed), by_step in runs.items()]
 
 
 def _path(file: str | Path, name: str) -> Path:
@@ -199,8 +200,8 @@ def _key(run: Run) -> str:
 
 
 def _by_step(experiment: Experiment, row: str) -> dict[str, dict[str, Any]]:
-    """The overrides of a row for each step, by key of its recipe."""
-    found: dict[str, dict[str, Any]] = {name: {} for name in experiment.steps}
+    """Returns the overrides of a row for each step, by key of its recipe."""
+    changes: dict[str, dict[str, Any]] = {name: {} for name in experiment.steps}
     for values in (experiment.overrides, experiment.rows[row] or {}):
         for key, value in values.items():
             steps, rest = experiment.split_key(key)
@@ -210,9 +211,9 @@ def _by_step(experiment: Experiment, row: str) -> dict[str, dict[str, Any]]:
                     f"{'seeds' if rest != 'output' else 'output'} of the experiment."
                 )
             for step in steps:
-                found[step].pop(rest, None)
-                found[step][rest] = value
-    return found
+                changes[step].pop(rest, None)
+                changes[step][rest] = value
+    return changes
 
 
 def _run(
@@ -224,7 +225,7 @@ def _run(
     file: str | Path,
     read: Any,
 ) -> Run | None:
-    """The run of a step in a cell; None if the row leaves it out."""
+    """Returns the run of a step in a cell; None if the row omits it."""
     changes = {**step.overrides, **changes}
     if step.evaluate is not None:
         return _evaluation(step, changes, place, runs)
@@ -235,12 +236,12 @@ def _run(
     parents = []
     for key, sources in step.takes.items():
         names = [sources] if isinstance(sources, str) else sources
-        # A step that the row leaves out is not taken: the recipe's value stays.
+        # If the row omits a source, the recipe's value stays.
         if not all(name in runs for name in names):
             continue
         parents += [runs[name] for name in names]
         models = [f"{runs[name].directory}/{MODEL}" for name in names]
-        # Last, so that no override of a whole section replaces it.
+        # Moved to the end, so that no override of a whole section replaces it.
         changes.pop(key, None)
         changes[key] = models[0] if isinstance(sources, str) else models
     for key, value in changes.items():
@@ -254,13 +255,13 @@ def _run(
     values["output"] = place
     path = _path(file, recipe)
     loaded = build(values, path, kind)
-    given = [*changes.items(), ("output", place)]
+    overrides = [*changes.items(), ("output", place)]
     return Run(
         name=place,
         directory=expand(place),
         verb={DistillRecipe: "distill", PretrainRecipe: "pretrain"}.get(kind, "train"),
         recipe=path,
-        overrides=tuple(f"{key}={_yaml(value)}" for key, value in given),
+        overrides=tuple(f"{key}={_yaml(value)}" for key, value in overrides),
         settings={key: value for key, value in values.items() if key != "output"},
         parents=tuple(dict.fromkeys(parents)),
         loaded=loaded,
@@ -297,21 +298,21 @@ def _set(values: dict[str, Any], key: str, value: Any) -> None:
 
 
 def _seed_keys(kind: type, values: Mapping[str, Any]) -> list[str]:
-    """The keys of a recipe that a seed sets."""
+    """Returns the keys of a recipe that a seed sets."""
     if kind is DistillRecipe:
         return [f"stages.{number}.train.seed" for number in range(len(values.get("stages") or []))]
     return ["train.seed"]
 
 
 class _WithoutAliases(yaml.SafeDumper):
-    """Writes equal values again, because recipes must not have aliases."""
+    """Repeats equal values, because recipes must not have YAML aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
 def _yaml(value: Any) -> str:
-    """A value as YAML in one line, as ``key=value`` has it."""
+    """Returns a value as one line of YAML, for ``key=value``."""
     text = yaml.dump(
         value,
         Dumper=_WithoutAliases,

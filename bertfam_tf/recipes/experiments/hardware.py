@@ -1,4 +1,4 @@
-"""What a measurement ran on: the processor, GPUs and the versions of packages."""
+"""The hardware and software of a measurement: processor, GPUs, versions of packages."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ def gpus() -> list[str]:
     """Returns the names of NVIDIA GPUs."""
     try:
         command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
-        found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     except (OSError, subprocess.SubprocessError):
         return []
-    return [line.strip() for line in found.stdout.splitlines() if line.strip()]
+    return [line.strip() for line in result.stdout.splitlines() if line.strip()]
 
 
 def versions(packages: Iterable[str]) -> str:
-    """Returns names and versions of packages that are installed."""
-    found = []
+    """Returns names and versions of installed packages."""
+    installed = []
     for name in packages:
         try:
-            found.append(f"{name} {importlib.metadata.version(name)}")
+            installed.append(f"{name} {importlib.metadata.version(name)}")
         except importlib.metadata.PackageNotFoundError:
             continue
-    return ", ".join(found)
+    return ", ".join(installed)
 
 
 def cpu_info(name: str) -> str:
-    """Returns a value of ``/proc/cpuinfo``; empty where there is none."""
+    """Returns a value of ``/proc/cpuinfo``, or an empty string."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text("utf-8").splitlines() if info.is_file() else []
     values = (line.partition(":")[2].strip() for line in lines if line.startswith(name))

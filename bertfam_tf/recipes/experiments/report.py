@@ -29,10 +29,10 @@ class Verdict(NamedTuple):
     """The result of a comparison.
 
     Fields:
-        better, than, column: what is compared.
-        source: of the claim; empty for none.
-        difference: of the first row and the second, as the column scales it; None without a seed
-            that both have.
+        better, than, column: the rows and the column that are compared.
+        source: the source of the claim; may be empty.
+        difference: the first row minus the second, scaled as the column; None if they have no
+            common seed.
         published: the published difference, or None.
         verdict: ``agrees``, ``disagrees`` or ``not decided``.
     """
@@ -49,52 +49,52 @@ class Verdict(NamedTuple):
 def values(
     experiment: Experiment, cells: Sequence[Cell]
 ) -> dict[tuple[str, str], dict[int, float]]:
-    """Returns what is measured, by row, name of a column and seed.
+    """Returns the measured values by row and column, and by seed.
 
     Raises:
-        ValueError: for a metric that a finished run does not have.
+        ValueError: if a finished run lacks a metric.
     """
-    found: dict[tuple[str, str], dict[int, float]] = {}
+    measured: dict[tuple[str, str], dict[int, float]] = {}
     for cell in cells:
         for column in experiment.columns:
             numbers = [_metric(experiment, cell, name) for name in column.metrics]
             present = [number for number in numbers if number is not None]
             if len(present) == len(numbers):
                 mean = column.scale * statistics.mean(present)
-                found.setdefault((cell.row, column.name), {})[cell.seed] = mean
-    return found
+                measured.setdefault((cell.row, column.name), {})[cell.seed] = mean
+    return measured
 
 
 def _metric(experiment: Experiment, cell: Cell, name: str) -> float | None:
-    """The value of a metric in a cell; None if its run is not finished or left out."""
+    """Returns the value of a metric in a cell; None if its run is not finished or omitted."""
     step, key = experiment.split_metric(name)
     if step not in cell.runs:
         return None
     metrics = cell.runs[step].metrics()
     if metrics is None:
         return None
-    place: Any = metrics
+    value: Any = metrics
     for part in [key] if key in metrics else key.split("."):
-        place = place.get(part) if isinstance(place, Mapping) else None
-    if not isinstance(place, int | float):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    if not isinstance(value, int | float):
         known = [k for k, v in metrics.items() if isinstance(v, int | float)]
         raise ValueError(
             f"{cell.runs[step].directory} has no metric {key!r} for the column {name}; it has "
             f"{', '.join(known)}."
         )
-    return float(place)
+    return float(value)
 
 
 def comparisons(experiment: Experiment, cells: Sequence[Cell]) -> list[Verdict]:
     """Returns the verdict on each claim of the experiment, for each of its columns."""
     measured = values(experiment, cells)
-    found = []
-    for claim in experiment.compare:
-        for than in claim.others:
-            for column in experiment.columns:
-                if claim.columns is None or column.name in claim.columns:
-                    found.append(_verdict(experiment, claim, than, column, measured))
-    return found
+    return [
+        _verdict(experiment, claim, than, column, measured)
+        for claim in experiment.compare
+        for than in claim.others
+        for column in experiment.columns
+        if claim.columns is None or column.name in claim.columns
+    ]
 
 
 def _verdict(
@@ -111,8 +111,8 @@ def _verdict(
     if difference is not None and difference.decided:
         verdict = AGREES if (difference.mean < 0) == column.lower_is_better else DISAGREES
     published = experiment.published
-    of_rows = published.rows if published else {}
-    both = [of_rows.get(row, {}).get(column.name) for row in (claim.better, than)]
+    published_rows = published.rows if published else {}
+    both = [published_rows.get(row, {}).get(column.name) for row in (claim.better, than)]
     gap = None if both[0] is None or both[1] is None else both[0] - both[1]
     source = claim.source or (published.source if published else "")
     return Verdict(claim.better, than, column, source, difference, gap, verdict)
@@ -125,16 +125,16 @@ def table(
     *,
     flops: Flops | None = None,
 ) -> str:
-    """Returns the table as Markdown, of the runs that are finished.
+    """Returns the table of the finished runs as Markdown.
 
     Args:
         experiment: the experiment.
-        cells: of ``plan_cells``.
-        command: what makes the table.
-        flops: as for ``RunDirectory``; None to leave FLOPs out.
+        cells: the result of ``plan_cells``.
+        command: the command that writes the table.
+        flops: the same as for ``RunDirectory``; None omits FLOPs.
 
     Raises:
-        ValueError: for a metric that a finished run does not have.
+        ValueError: if a finished run lacks a metric.
     """
     sections = [
         [f"# {experiment.title}"],
@@ -149,7 +149,7 @@ def table(
 
 def _facts(cells: Sequence[Cell], command: str) -> str:
     runs = runs_of(cells)
-    records = [each.record() for each in runs if each.finished]
+    records = [run.record() for run in runs if run.finished]
     text = f"`{command}`"
     for name in ("date", "machine", "versions"):
         seen = sorted({record[name] for record in records if name in record})
@@ -169,8 +169,8 @@ def _rows(experiment: Experiment, cells: Sequence[Cell]) -> list[str]:
     head, align = ["row"], ["---"]
     shown = {}
     for column in experiment.columns:
-        of_papers = published.rows.values() if published else ()
-        shown[column.name] = any(column.name in row for row in of_papers)
+        published_rows = published.rows.values() if published else ()
+        shown[column.name] = any(column.name in row for row in published_rows)
         arrow = "↓" if column.lower_is_better else "↑"
         head += [f"{column.name} {arrow}", *["published"] * shown[column.name]]
         align += ["---:"] * (1 + shown[column.name])
@@ -204,28 +204,28 @@ def _cell(numbers: Sequence[float], digits: int) -> str:
 
 
 def _claims(experiment: Experiment, cells: Sequence[Cell]) -> list[list[str]]:
-    found = comparisons(experiment, cells)
-    if not found:
+    verdicts = comparisons(experiment, cells)
+    if not verdicts:
         return []
     table = [
         ["claim", "column", "difference", "95 % interval", "published difference", "verdict"],
         ["---", "---", "---:", "---:", "---:", "---"],
     ]
-    for each in found:
-        digits = each.column.digits
+    for row in verdicts:
+        digits = row.column.digits
         difference, interval = _NOTHING, _NOTHING
-        if each.difference is not None:
-            mean, half = each.difference.mean, each.difference.half
+        if row.difference is not None:
+            mean, half = row.difference.mean, row.difference.half
             difference = f"{mean:+.{digits}f}"
-            if each.difference.count > 1:
+            if row.difference.count > 1:
                 interval = f"{mean - half:+.{digits}f} to {mean + half:+.{digits}f}"
-        published = _NOTHING if each.published is None else f"{each.published:+g}"
-        claim = f"{each.better} better than {each.than}"
-        claim += f" ({each.source})" if each.source else ""
-        verdict = each.verdict
-        if each.verdict == NOT_DECIDED:
-            verdict += f": {_why_not(each.difference)}"
-        table.append([claim, each.column.name, difference, interval, published, verdict])
+        published = _NOTHING if row.published is None else f"{row.published:+g}"
+        claim = f"{row.better} better than {row.than}"
+        claim += f" ({row.source})" if row.source else ""
+        verdict = row.verdict
+        if verdict == NOT_DECIDED:
+            verdict += f": {_why_not(row.difference)}"
+        table.append([claim, row.column.name, difference, interval, published, verdict])
     note = (
         "Differences are means over seeds of the first row minus the second one with the same "
         "seed; intervals are of Student's t. Each claim is tested alone, without a correction for "
@@ -248,7 +248,7 @@ def _why_not(difference: Difference | None) -> str:
 
 
 def _budgets(experiment: Experiment, cells: Sequence[Cell], flops: Flops | None) -> list[list[str]]:
-    """What the runs of each row took: a mean over seeds."""
+    """Returns the budgets of the runs of each row, as means over seeds."""
     table = [
         ["row", "step", "steps", "tokens", "TFLOP", "seconds", "of the processor"],
         ["---", "---", *["---:"] * 5],
@@ -287,7 +287,7 @@ def _budgets(experiment: Experiment, cells: Sequence[Cell], flops: Flops | None)
 
 
 def _budget(run: Run, flops: Flops | None) -> list[str]:
-    """Steps, tokens and TFLOP; what is not known is a dash."""
+    """Returns steps, tokens and TFLOP; a dash for unknown values."""
     recipe = run.loaded
     if not isinstance(recipe, PretrainRecipe):
         steps = _logged_steps(run)
@@ -299,9 +299,9 @@ def _budget(run: Run, flops: Flops | None) -> list[str]:
     ]
     total = None
     if flops is not None and stages:
-        each = _flops_of(run, recipe, len(stages), flops)
-        if None not in each:
-            total = sum(t * f for t, f in zip(tokens, each, strict=True) if f is not None)
+        per_token = _flops_of(run, recipe, len(stages), flops)
+        if None not in per_token:
+            total = sum(t * f for t, f in zip(tokens, per_token, strict=True) if f is not None)
     return [
         f"{sum(stage.steps for stage in stages):,}" if stages else _NOTHING,
         f"{sum(tokens):,}" if stages else _NOTHING,
@@ -314,17 +314,17 @@ def _batch(recipe: PretrainRecipe, stage: Stage) -> int:
 
 
 def _flops_of(run: Run, recipe: PretrainRecipe, stages: int, flops: Flops) -> list[float | None]:
-    """The FLOPs of each stage for each token, which are kept in the run's record."""
-    kept = run.record().get("flops_per_token")
-    if isinstance(kept, list) and len(kept) == stages:
-        return kept
-    found = [flops(recipe, recipe.data.length, stage) for stage in range(stages)]
-    run.write_record({"flops_per_token": found})
-    return found
+    """Returns the FLOPs per token of each stage, and keeps them in the run's record."""
+    recorded = run.record().get("flops_per_token")
+    if isinstance(recorded, list) and len(recorded) == stages:
+        return recorded
+    counts = [flops(recipe, recipe.data.length, stage) for stage in range(stages)]
+    run.write_record({"flops_per_token": counts})
+    return counts
 
 
 def _logged_steps(run: Run) -> int | None:
-    """The number of steps that a run has logged."""
+    """Returns the number of steps that a run has logged."""
     from bertfam_tf.training.callbacks.steps import StepLog
 
     folder = Path(run.directory)

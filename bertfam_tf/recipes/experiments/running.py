@@ -1,4 +1,4 @@
-"""Runs the cells of an experiment, several at once, each run in a process of its own."""
+"""Runs the cells of an experiment in parallel, each run in its own process."""
 
 from __future__ import annotations
 
@@ -25,19 +25,18 @@ from bertfam_tf.recipes.reading import load_run
 
 _log = logging.getLogger(__name__)
 _PAUSE = 0.2
-# How long an interrupted run may take to end.
-_PATIENCE = 30.0
+_PATIENCE = 30.0  # seconds that an interrupted run may take to end
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 _PACKAGES = ("bertfam-tf", "tensorflow", "keras")
 
 
 @dataclass(frozen=True)
 class Progress:
-    """What ``run_cells`` tells of its progress.
+    """The progress of ``run_cells``.
 
     Attributes:
-        finished, total: numbers of runs.
-        running: the names of those that are running.
+        finished, total: the numbers of finished and of all runs.
+        running: the names of running runs.
     """
 
     finished: int
@@ -46,12 +45,12 @@ class Progress:
 
 
 def runs_of(cells: Iterable[Cell]) -> list[Run]:
-    """Returns the runs of cells, each once, row by row."""
+    """Returns the distinct runs of cells, row by row."""
     return list(dict.fromkeys(run for cell in cells for run in cell.runs.values()))
 
 
 def default_workers() -> int:
-    """Returns the number of processor cores; 1 with a GPU, whose memory one run takes."""
+    """Returns the number of processor cores; 1 with a GPU, because a run takes its memory."""
     return 1 if hardware.gpus() else hardware.cores()
 
 
@@ -62,58 +61,58 @@ def run_cells(
     flops: Flops | None = None,
     progress: Callable[[Progress], None] = lambda progress: None,
 ) -> None:
-    """Runs what is not finished.
+    """Runs all cells that are not finished.
 
-    Each run is a process of ``bertfam`` with its share of the processor's cores, whose output is in
-    a file beside its directory. A run that was interrupted resumes from its training checkpoint.
-    Where one fails, those that do not need its model go on.
+    Each run is a process of ``bertfam`` that uses its fraction of the processor's cores, with its
+    output in a file next to its directory. An interrupted run resumes from its training checkpoint.
+    If a run fails, runs that do not need its model continue.
 
     Args:
-        cells: of ``plan_cells``.
-        workers: the number of runs at once; 0 runs all in this process, one after the other.
-        flops: as for ``RunDirectory``, for runs in this process.
-        progress: is called when a run begins or ends.
+        cells: the result of ``plan_cells``.
+        workers: the number of parallel runs; 0 runs all in this process.
+        flops: the same as for ``RunDirectory``, for runs in this process.
+        progress: is called when a run starts or ends.
 
     Raises:
-        ValueError: if a directory has a run of other settings; and at the end if a run failed with
-            a wrong setting or file.
-        OSError: at the end if runs failed for other reasons, which may pass.
+        ValueError: if a directory has a run with other settings; and at the end, if a run failed
+            because of a setting or file.
+        OSError: at the end, if runs failed for other, possibly temporary reasons.
     """
     runs = runs_of(cells)
-    for each in runs:
-        each.check()
-    waiting = [each for each in runs if not each.finished]
+    for run in runs:
+        run.check()
+    waiting = [run for run in runs if not run.finished]
     failed: dict[Run, tuple[int, str]] = {}
     running: dict[Run, _Process] = {}
 
     def show() -> None:
-        done = sum(each.finished for each in runs)
-        progress(Progress(done, len(runs), tuple(each.name for each in running)))
+        done = sum(run.finished for run in runs)
+        progress(Progress(done, len(runs), tuple(run.name for run in running)))
 
     try:
         while waiting or running:
-            for each in list(waiting):
-                broken = [parent for parent in each.parents if parent in failed]
+            for run in list(waiting):
+                broken = [parent for parent in run.parents if parent in failed]
                 if broken:
-                    waiting.remove(each)
-                    failed[each] = (failed[broken[0]][0], f"it needs {broken[0].name}")
-                elif all(x.finished for x in each.parents) and len(running) < max(workers, 1):
-                    waiting.remove(each)
+                    waiting.remove(run)
+                    failed[run] = (failed[broken[0]][0], f"it needs {broken[0].name}")
+                elif all(x.finished for x in run.parents) and len(running) < max(workers, 1):
+                    waiting.remove(run)
                     if workers:
-                        running[each] = _Process(each, hardware.cores() // workers)
+                        running[run] = _Process(run, hardware.cores() // workers)
                         show()
                     else:
-                        progress(Progress(len(runs) - len(waiting) - 1, len(runs), (each.name,)))
-                        _run_here(each, flops)
+                        progress(Progress(len(runs) - len(waiting) - 1, len(runs), (run.name,)))
+                        _run_here(run, flops)
                         show()
-            for each, process in list(running.items()):
+            for run, process in list(running.items()):
                 status = process.poll()
                 if status is None:
                     continue
-                del running[each]
-                if status != 0 or not each.finished:
-                    failed[each] = (status, process.last_line())
-                    _log.warning("%s failed: %s", each.name, failed[each][1])
+                del running[run]
+                if status != 0 or not run.finished:
+                    failed[run] = (status, process.last_line())
+                    _log.warning("%s failed: %s", run.name, failed[run][1])
                 show()
             if running:
                 time.sleep(_PAUSE)
@@ -131,9 +130,9 @@ def run_cells(
         raise (ValueError if any(code == 2 for code, _ in causes.values()) else OSError)(text)
 
 
-def _facts(seconds: float, cpu_seconds: float, each: Run) -> dict[str, Any]:
-    """What is recorded of a run, whose time is added to that of earlier parts."""
-    before = each.record()
+def _measurements(seconds: float, cpu_seconds: float, run: Run) -> dict[str, Any]:
+    """Returns the record of a run; its time is added to the time before an interruption."""
+    before = run.record()
     return {
         "seconds": round(before.get("seconds", 0.0) + seconds, 1),
         "cpu_seconds": round(before.get("cpu_seconds", 0.0) + cpu_seconds, 1),
@@ -143,52 +142,52 @@ def _facts(seconds: float, cpu_seconds: float, each: Run) -> dict[str, Any]:
     }
 
 
-def _run_here(each: Run, flops: Flops | None) -> None:
-    """Runs in this process."""
+def _run_here(run: Run, flops: Flops | None) -> None:
+    """Runs a run in this process."""
     from bertfam_tf import tasks
     from bertfam_tf.recipes import distillation, multi_task, pretraining
     from bertfam_tf.recipes.fine_tuning import evaluate
 
-    each.write_record({})
-    begin, cpu_begin = time.perf_counter(), time.process_time()
+    run.write_record({})
+    start, cpu_start = time.perf_counter(), time.process_time()
     try:
-        if each.verb == "pretrain":
-            pretraining.pretrain(each.loaded, flops=flops)
-        elif each.verb == "distill":
-            distillation.distill(each.loaded)
-        elif each.verb == EVALUATE:
-            *overrides, split = each.overrides
-            recipe = load_run(each.recipe / "recipe.yaml", overrides)
-            task: Any = tasks.load(each.recipe / MODEL)
+        if run.verb == "pretrain":
+            pretraining.pretrain(run.loaded, flops=flops)
+        elif run.verb == "distill":
+            distillation.distill(run.loaded)
+        elif run.verb == EVALUATE:
+            *overrides, split = run.overrides
+            recipe = load_run(run.recipe / "recipe.yaml", overrides)
+            task: Any = tasks.load(run.recipe / MODEL)
             score: Any = (
                 multi_task.evaluate_tasks if isinstance(task, tasks.MultiTask) else evaluate
             )
-            _write_metrics(each, score(task, recipe, split.partition("=")[2]))
+            _write_metrics(run, score(task, recipe, split.partition("=")[2]))
         else:
-            multi_task.train(each.loaded, flops=flops)
+            multi_task.train(run.loaded, flops=flops)
     finally:
-        spent = time.perf_counter() - begin, time.process_time() - cpu_begin
-        each.write_record(_facts(*spent, each))
+        spent = time.perf_counter() - start, time.process_time() - cpu_start
+        run.write_record(_measurements(*spent, run))
 
 
-def _write_metrics(each: Run, metrics: Any) -> None:
-    write(each.directory / METRICS, json.dumps(metrics, indent=2, ensure_ascii=False) + "\n")
+def _write_metrics(run: Run, metrics: Any) -> None:
+    write(run.directory / METRICS, json.dumps(metrics, indent=2, ensure_ascii=False) + "\n")
 
 
 class _Process:
-    """A run in a process of its own.
+    """The process of a run.
 
     Args:
         run: the run.
-        threads: the number of threads of its matrix products.
+        threads: the number of threads for matrix products.
     """
 
     def __init__(self, run: Run, threads: int):
         self.run = run
         run.write_record({})
         names = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS")
-        threads_of = {name: str(max(threads, 1)) for name in names}
-        environment = {"TF_CPP_MIN_LOG_LEVEL": "2", **threads_of, **os.environ}
+        thread_counts = {name: str(max(threads, 1)) for name in names}
+        environment = {"TF_CPP_MIN_LOG_LEVEL": "2", **thread_counts, **os.environ}
         self._stream: IO[bytes] = run.log.open("ab")
         self._stream.write(f"$ {run.command}\n".encode())
         self._stream.flush()
@@ -201,13 +200,13 @@ class _Process:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE if evaluates else self._stream,
             stderr=self._stream,
-            # Ctrl-C reaches this process alone, which passes it on.
+            # Ctrl-C only reaches this process, which passes it on.
             start_new_session=True,
             preexec_fn=_end_with_parent,
         )
 
     def poll(self) -> int | None:
-        """The exit status of a process that has ended; None before."""
+        """Returns the exit status; None while the process runs."""
         process = self._process
         if process.returncode is None:
             pid, status, used = os.wait4(process.pid, os.WNOHANG)
@@ -229,7 +228,7 @@ class _Process:
             time.sleep(_PAUSE)
 
     def last_line(self) -> str:
-        """The last line of the output, which names the error."""
+        """Returns the last line of the output, which names the error."""
         with self.run.log.open("rb") as stream:
             stream.seek(self._offset)
             lines = [line for line in stream.read().decode("utf-8", "replace").split("\n") if line]
@@ -238,7 +237,7 @@ class _Process:
     def _finish(self, status: int, used: Any) -> None:
         self._process.returncode = status
         spent = time.perf_counter() - self._begin, used.ru_utime + used.ru_stime
-        self.run.write_record(_facts(*spent, self.run))
+        self.run.write_record(_measurements(*spent, self.run))
         if self._process.stdout is not None:
             with self._process.stdout as stream:
                 lines = stream.read().decode("utf-8", "replace").strip().split("\n")
@@ -251,6 +250,6 @@ _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
 def _end_with_parent() -> None:
-    """Makes the system end this process if the experiment is killed, which then resumes it."""
+    """Makes the system end this process if the experiment is killed, which can resume it later."""
     if _LIBC is not None:
         _LIBC.prctl(_DEATH_SIGNAL, signal.SIGTERM)

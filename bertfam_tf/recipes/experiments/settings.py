@@ -1,4 +1,4 @@
-"""The file of an experiment: rows of overrides, columns of metrics."""
+"""Settings of experiments: rows of overrides, columns of metrics."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ ONLY = "run"
 
 @dataclass(frozen=True)
 class StepConfig:
-    """One run of each cell.
+    """A step, which is one run in each cell.
 
     Attributes:
-        recipe: a recipe of any kind, relative to the experiment's file; in place of ``evaluate``.
+        recipe: a recipe of any kind, relative to the experiment's file; or ``evaluate``.
         evaluate: an earlier step, whose model is scored on another split.
         split: with ``evaluate``, ``dev`` or ``test``.
         takes: for keys of the recipe, such as ``model.path`` or ``teacher``, the earlier step whose
-            model the key names; or a list of steps.
+            model is the key's value; or a list of steps.
         overrides: values for keys of the recipe in all rows.
-        seed: in place of the experiment's seeds, for a step that runs once.
+        seed: a seed that replaces the experiment's, for a step that runs once.
     """
 
     recipe: str | None = None
@@ -45,14 +45,14 @@ class StepConfig:
 
 @dataclass(frozen=True)
 class ColumnConfig:
-    """One column of the table.
+    """A column of the table.
 
     Attributes:
-        metric: of ``metrics.json``, after the step's name if there are several steps, such as
-            ``mrpc.accuracy``; or a list of metrics, for their mean.
-        title: None for the metric.
+        metric: a metric in ``metrics.json``, prefixed with the step's name if there are several
+            steps, such as ``mrpc.accuracy``; or a list of metrics, for their mean.
+        title: the title; None for the metric.
         scale: a factor, such as 100.
-        digits: after the decimal point.
+        digits: the number of digits after the decimal point.
         best: ``higher`` or ``lower``; None for ``lower`` if the metric's name contains ``loss``,
             ``perplexity`` or ``error``, else ``higher``.
     """
@@ -82,7 +82,7 @@ class ColumnConfig:
         """Whether the lowest value is the best."""
         if self.best is not None:
             return self.best == "lower"
-        names = [each.rpartition(".")[2] for each in self.metrics]
+        names = [metric.rpartition(".")[2] for metric in self.metrics]
         return any(word in n for n in names for word in ("loss", "perplexity", "error"))
 
 
@@ -92,9 +92,9 @@ class ComparisonConfig:
 
     Attributes:
         better: a row.
-        than: another row, or a list of rows, each of which is compared.
+        than: another row, or a list of rows.
         columns: names of columns; None for all.
-        source: of the claim, such as "RoBERTa, table 1"; None for the experiment's.
+        source: the source of the claim, such as "RoBERTa, table 1"; None for the experiment's.
     """
 
     better: str
@@ -110,11 +110,11 @@ class ComparisonConfig:
 
 @dataclass(frozen=True)
 class PublishedConfig:
-    """Values of a paper, which the table shows beside the measured ones.
+    """Values of a paper, which the table shows next to the measured ones.
 
     Attributes:
-        source: the paper, its table and what differs.
-        rows: by row and name of a column, as the column scales them.
+        source: the paper, its table and the differences to this experiment.
+        rows: values by row and name of a column, scaled as the column.
     """
 
     source: str
@@ -123,24 +123,23 @@ class PublishedConfig:
 
 @dataclass(frozen=True)
 class Experiment:
-    """One experiment: a cell for each row and seed, each of one or more runs.
+    """An experiment, with a cell of one or more runs for each row and seed.
 
     Attributes:
-        title: of the table.
+        title: the title of the table.
         output: the directory of the runs.
-        rows: for each row the overrides of its cells, by key of the recipe, after the step's name
-            if there are several steps, or the names of steps separated by commas:
-            ``{static: {pretrain.masking.copies: 10}}``. A step's ``recipe`` may be overridden too,
-            with another file, or with null, which leaves the step out.
-        columns: of the table: metrics, or columns with more settings.
-        recipe: the recipe of each cell, relative to this file; or
-        steps: recipes by name, which run one after the other.
-        seeds: one cell of each row for each.
-        overrides: as of a row, for all rows.
+        rows: the overrides of each row by key of the recipe, prefixed with the step's name, or
+            several names separated by commas, if there are several steps:
+            ``{static: {pretrain.masking.copies: 10}}``. A step's ``recipe`` can also be overridden,
+            with another file, or with null to omit the step.
+        columns: the columns of the table: metrics, or columns with more settings.
+        recipe: the recipe of each cell, relative to this file; or ``steps``.
+        steps: recipes by name, which run in this order.
+        seeds: the seeds; each row has a cell for each.
+        overrides: overrides for all rows.
         compare: published claims.
         published: published values.
-        prepare: commands that write what the recipes read, for the table and for readers; they are
-            not run.
+        prepare: commands that write the files that the recipes read; shown to readers, but not run.
         description: a text above the table.
         table: the Markdown file of the table, relative to this file; None for ``table.md`` in the
             output directory.
@@ -179,7 +178,7 @@ class Experiment:
 
     @property
     def single(self) -> bool:
-        """Whether cells are one run, so that keys and metrics have no step's name before them."""
+        """Whether cells have one run, so that keys and metrics have no prefix."""
         return self.recipe is not None
 
     def split_key(self, key: str) -> tuple[list[str], str]:
@@ -193,7 +192,7 @@ class Experiment:
 
     def column(self, name: str) -> ColumnConfig:
         """Returns the column of a name."""
-        return next(each for each in self.columns if each.name == name)
+        return next(column for column in self.columns if column.name == name)
 
     def _split(self, name: str, kind: str) -> tuple[list[str], str]:
         if self.single:
@@ -208,7 +207,7 @@ class Experiment:
         return steps, rest
 
     def _check_claims(self) -> None:
-        columns = [each.name for each in self.columns]
+        columns = [column.name for column in self.columns]
         if len(set(columns)) < len(columns):
             raise ValueError(f"columns must have different names, got {', '.join(columns)}.")
         for number, claim in enumerate(self.compare):
@@ -224,12 +223,12 @@ def load_experiment(file: str | Path, overrides: Iterable[str] = ()) -> Experime
     """Reads the file of an experiment.
 
     Args:
-        file: YAML.
-        overrides: ``key=value``, as of all rows, before these; the value is YAML. ``output=…`` is
-            the directory of the experiment.
+        file: the YAML file.
+        overrides: ``key=value`` for all rows, which rows can override; the value is YAML.
+            ``output=…`` is the directory of the experiment.
 
     Raises:
-        ValueError: when the file is missing or not valid; the text names the key.
+        ValueError: if the file is missing or invalid; the error names the key.
     """
     path = Path(file)
     values = read_values(path)
@@ -259,7 +258,7 @@ def load_experiment(file: str | Path, overrides: Iterable[str] = ()) -> Experime
 
 
 def _source(experiment: Experiment) -> dict[str, Any]:
-    """What ``dataclasses.replace`` must be told: ``recipe`` has become a step."""
+    """Returns the field that ``dataclasses.replace`` must reset: ``recipe`` has become a step."""
     return {"steps": {}} if experiment.single else {}
 
 

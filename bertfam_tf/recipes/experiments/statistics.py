@@ -16,7 +16,7 @@ def student_t_cdf(t: float, degrees: int) -> float:
 
     Args:
         t: the value.
-        degrees: of freedom, at least 1.
+        degrees: the degrees of freedom, at least 1.
 
     Source: Abramowitz and Stegun, 26.7.3 and 26.7.4.
     """
@@ -38,7 +38,7 @@ def student_t_cdf(t: float, degrees: int) -> float:
 
 
 def student_t_quantile(probability: float, degrees: int) -> float:
-    """Returns the value below which Student's t is with a probability above a half."""
+    """Returns the quantile of Student's t for a probability above 0.5."""
     low, high = 0.0, 1.0
     while student_t_cdf(high, degrees) < probability:
         high *= 2
@@ -73,8 +73,8 @@ class Difference:
         return abs(self.mean) > self.half
 
     def seeds_needed(self) -> int | None:
-        """Returns the number of seeds whose interval would not include 0, if mean and deviation
-        stayed the same; None for one pair, and if a thousand would not do."""
+        """Returns the number of seeds whose interval would not include 0 with the same mean and
+        deviation; None for one pair, or if more than a thousand are needed."""
         if self.count < 2 or self.mean == 0:
             return None
         for count in range(2, _MOST_SEEDS + 1):
@@ -85,10 +85,10 @@ class Difference:
 
 
 def paired_difference(values: Sequence[float]) -> Difference:
-    """Returns the mean of differences, one for each seed, with its interval.
+    """Returns the mean of differences with its interval.
 
     Args:
-        values: at least one.
+        values: the difference of each seed, at least one.
     """
     mean, count = statistics.mean(values), len(values)
     if count < 2:

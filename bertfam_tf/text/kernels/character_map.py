@@ -44,7 +44,7 @@ class CharacterMap:
         self._choice[codepoints] = self._index_of(string)
 
     def keep(self, codepoints: Any) -> None:
-        """Leaves characters unchanged; arguments as for `put`."""
+        """Leaves characters unchanged; arguments as for ``put``."""
         self._choice[codepoints] = 0
 
     def kernel(self, invalid: bytes | None = None) -> tf_text.FastBertNormalizer:
@@ -73,11 +73,11 @@ def separate_words(
     """Fills a map that separates words, punctuation marks and Chinese characters by spaces.
 
     Args:
-        table: the map, whose default is `unknown`.
+        table: the map, whose default is ``unknown``.
         unknown: the replacement of characters outside the vocabulary.
         isolated: bool [0x110000], the characters that are separate words.
         removed: bool [0x110000], the characters to remove.
-        changed: the normalized text of characters that normalization changes, before `written`.
+        changed: the normalized text of characters that normalization changes, before ``written``.
         known: the characters of the vocabulary.
         written: maps a character to its form in the kernel's vocabulary, without spaces.
     """

@@ -1,8 +1,8 @@
 """The normalization before SentencePiece: Python code, then the rules in the model file.
 
 The published tokenizers normalize text in a few lines of Python (white space, quotation marks,
-accents, case) and then by the rules of the model file's `precompiled_charsmap`, which replace the
-longest matching sequence of characters.  `compose` makes one charsmap of both, so that the kernel
+accents, case) and then by the rules of the model file's ``precompiled_charsmap``, which replace the
+longest matching sequence of characters. ``compose`` makes one charsmap of both, so that the kernel
 does all of it in the pass that segments the text.
 """
 
@@ -33,7 +33,7 @@ _LATE_QUOTES = (0x1FEF, 0xFF07, 0xFF40)
 def assigned() -> np.ndarray:
     """Returns the characters of Unicode 14, bool [0x110000].
 
-    The reference runs with that version.  Unicode never changes the decomposition, combining class
+    The reference runs with that version. Unicode never changes the decomposition, combining class
     or lower case of an assigned character, so as long as later characters are left unchanged, the
     result is the same with every later version of Python.
     """
@@ -41,7 +41,7 @@ def assigned() -> np.ndarray:
 
 
 def is_digit(char: str) -> bool:
-    """Returns `char.isdigit()` in Unicode 14."""
+    """Returns ``char.isdigit()`` in Unicode 14."""
     return bool(assigned()[ord(char)]) and char.isdigit()
 
 
@@ -73,43 +73,45 @@ def preparation(unify_spaces: bool, strip_accents: bool, lower_case: bool) -> di
 class Rules:
     """Replacements of sequences of characters, as in a model file.
 
-    The keys are in a double-array trie (see `DoubleArray`); a key's value is the position of its
+    The keys are in a double-array trie (see ``DoubleArray``); a key's value is the position of its
     replacement among zero-terminated strings.
 
     Args:
-        data: the content of `precompiled_charsmap`: size of the trie, trie, strings.
+        data: the content of ``precompiled_charsmap``: size of the trie, trie, strings.
 
     Raises:
-        ValueError: the content is truncated.
+        ValueError: if the content is truncated.
     """
 
     def __init__(self, data: bytes) -> None:
         size = int.from_bytes(data[:4], "little")
         if data and (len(data) < 4 + size or size % 4 or not size):
-            raise ValueError(f"{len(data)} bytes of normalization rules, expected more than {size}")
+            raise ValueError(
+                f"{len(data)} bytes of normalization rules, expected more than {size}."
+            )
         self._units = np.frombuffer(data[4 : 4 + size], np.uint32) if data else _empty()
         self._strings = data[4 + size :]
         self._root = int(self._base(0))
-        self._found: dict[int, list[tuple[int, int]]] = {}
+        self._child_cache: dict[int, list[tuple[int, int]]] = {}
 
     def check(self) -> None:
         """Checks that every lookup stays inside the trie and ends.
 
         Raises:
-            ValueError: a unit or replacement is out of range, keys form a cycle, or there are many
-                more than in any published model.
+            ValueError: if a unit or replacement is out of range, keys form a cycle, or there are
+                many more than in any published model.
         """
         units = self._units.astype(np.int64)
         if len(units) > _MOST_UNITS // 4:
-            raise ValueError(f"{len(units)} units of normalization rules, {_BEYOND}")
+            raise ValueError(f"{len(units)} units of normalization rules, {_BEYOND}.")
         leads = units < IS_VALUE
         ends = np.arange(len(units)) ^ (units >> 10) << ((units & 1 << 9) >> 6) | PAGE - 1
         starts = units[~leads] & ~IS_VALUE
         if (ends[leads] >= len(units)).any() or (starts >= len(self._strings)).any():
-            raise ValueError("normalization rules that point outside of the table")
+            raise ValueError("normalization rules that point outside of the table.")
         texts = self._strings.split(b"\0")
         if texts[-1] or max(map(len, texts), default=0) > _LONGEST_TEXT:
-            raise ValueError(f"an unterminated replacement, or one of over {_LONGEST_TEXT} bytes")
+            raise ValueError(f"an unterminated replacement, or one of over {_LONGEST_TEXT} bytes.")
         # Keys with equal endings share nodes, so a few nodes can hold any number of keys.
         level, total = {self._root: 1}, 0
         for _ in range(_LONGEST_KEY):
@@ -123,13 +125,13 @@ class Rules:
             if not level:
                 return
             if total > _MOST_KEYS:
-                raise ValueError(f"more than {_MOST_KEYS} normalization rules, {_BEYOND}")
+                raise ValueError(f"more than {_MOST_KEYS} normalization rules, {_BEYOND}.")
         raise ValueError(
-            f"a normalization rule of more than {_LONGEST_KEY} bytes, or rules that form a cycle"
+            f"a normalization rule of more than {_LONGEST_KEY} bytes, or rules that form a cycle."
         )
 
     def to_bytes(self) -> bytes:
-        """Returns the content of `precompiled_charsmap`."""
+        """Returns the content of ``precompiled_charsmap``."""
         size = self._units.nbytes.to_bytes(4, "little")
         return size + self._units.astype("<u4").tobytes() + self._strings
 
@@ -139,14 +141,16 @@ class Rules:
 
     def _children(self, base: int) -> list[tuple[int, int]]:
         """Returns the label and the slot of each child of a node."""
-        if base in self._found:
-            return self._found[base]
+        if base in self._child_cache:
+            return self._child_cache[base]
         labels = np.arange(1, PAGE)
         slots = base ^ labels
         slots_in = np.minimum(slots, len(self._units) - 1)
-        found = (self._units[slots_in] & _LABEL == labels) & (slots == slots_in)
-        self._found[base] = list(zip(labels[found].tolist(), slots[found].tolist(), strict=True))
-        return self._found[base]
+        matches = (self._units[slots_in] & _LABEL == labels) & (slots == slots_in)
+        self._child_cache[base] = list(
+            zip(labels[matches].tolist(), slots[matches].tolist(), strict=True)
+        )
+        return self._child_cache[base]
 
     def _value(self, slot: int) -> str | None:
         if not int(self._units[slot]) & HAS_VALUE:
@@ -161,7 +165,7 @@ class Rules:
             base: the base of the prefix's node; None for the empty prefix.
 
         Yields:
-            `(character, base, replacement)`: the base of the longer prefix's node, and the
+            ``(character, base, replacement)``: the base of the longer prefix's node, and the
             replacement if that prefix is a key, else None.
         """
         stack = [(self._root if base is None else base, b"")]
@@ -192,7 +196,7 @@ class Rules:
     def longer(
         self, allowed: np.ndarray, most_bytes: int = _LONGEST_KEY
     ) -> Iterator[tuple[str, str]]:
-        """Yields `(key, replacement)` for keys of several characters.
+        """Yields ``(key, replacement)`` for keys of several characters.
 
         Args:
             allowed: bool [0x110000], the characters that keys have.
@@ -223,9 +227,9 @@ class Rules:
                 slot = base ^ data[end]
                 if slot >= len(self._units) or int(self._units[slot]) & _LABEL != data[end]:
                     break
-                base, found = self._base(slot), self._value(slot)
-                if found is not None:
-                    length, value = end + 1 - at, found
+                base, replacement = self._base(slot), self._value(slot)
+                if replacement is not None:
+                    length, value = end + 1 - at, replacement
             result += data[at : at + length].decode("utf-8") if value is None else value
             at += length
         return result
@@ -233,8 +237,8 @@ class Rules:
     def add(self, key: bytes, value: bytes) -> None:
         """Adds or replaces a rule, both in UTF-8."""
         if len(self._units) > _MOST_UNITS:
-            raise ValueError(f"{len(self._units)} units of normalization rules, {_BEYOND}")
-        self._found.clear()
+            raise ValueError(f"{len(self._units)} units of normalization rules, {_BEYOND}.")
+        self._child_cache.clear()
         start = len(self._strings)
         self._strings += value + b"\0"
         self._units = self._units.copy()
@@ -249,12 +253,12 @@ class Rules:
         self._relocate(slot)
         self._units[slot] |= HAS_VALUE
         self._units[self._base(slot)] = IS_VALUE | start
-        self._found.clear()
+        self._child_cache.clear()
         self._root = self._base(0)
 
     def _relocate(self, slot: int) -> None:
         """Moves a node's children to a new page, with room for more."""
-        self._found.clear()
+        self._child_cache.clear()
         base, new = self._base(slot), len(self._units)
         old = self._units
         self._units = np.concatenate([old, np.zeros(PAGE, np.uint32)])
@@ -276,7 +280,7 @@ def _empty() -> np.ndarray:
 
 
 def _unit(slot: int, base: int, unit: int) -> int:
-    """Returns a unit moved to `slot`, with its children at `base`."""
+    """Returns a unit moved to ``slot``, with its children at ``base``."""
     return (slot ^ base) << 10 | int(unit) & (HAS_VALUE | 0xFF)
 
 
@@ -290,20 +294,20 @@ def compose(
 ) -> tuple[Rules, dict[int, str]] | None:
     """Returns one set of rules for the Python code followed by the model's rules.
 
-    The new rules have a replacement for each character and for bytes that are not UTF-8.  This is
+    The new rules have a replacement for each character and for bytes that are not UTF-8. This is
     impossible if a rule for several characters can apply: if its key can occur in the output of the
     Python code, and a character of the key or the replacement is in the vocabulary.
 
     Args:
         rules: the rules of the model.
-        prepared: the replacements by the Python code, see `preparation`.
+        prepared: the replacements by the Python code, see ``preparation``.
         unify_quotes: whether `` and '' become " before everything else.
         known: bool [0x110000], the characters of the vocabulary.
         unknown: the replacement of all other characters.
         substitutes: the replacements of some characters of the vocabulary.
 
     Returns:
-        the rules, and the normalized text of each character that is known or changed; None if
+        The rules, and the normalized text of each character that is known or changed; None if
         there are no such rules.
     """
     possible = np.ones(CODEPOINTS, bool)
@@ -338,12 +342,12 @@ def compose(
 
 
 def staged(rules: Rules, prepared: Mapping[int, str]) -> dict[int, str]:
-    """Adds the rule for quotation marks to the model's rules, if `compose` is impossible.
+    """Adds the rule for quotation marks to the model's rules, if ``compose`` is impossible.
 
     Two quotation marks separated only by combining characters then also become one.
 
     Returns:
-        `prepared`, without the decompositions that are now part of the rules.
+        ``prepared``, without the decompositions that are now part of the rules.
     """
     late = {codepoint: prepared[codepoint] for codepoint in _LATE_QUOTES if codepoint in prepared}
     for codepoint, text in late.items():
@@ -391,7 +395,7 @@ def _one_by_one(texts: list[str], choice: np.ndarray) -> Rules:
     return Rules(units.nbytes.to_bytes(4, "little") + units.tobytes() + pool)
 
 
-# Pairs (gap since the last range, length) in base 36, as in `unicode_tables`.
+# Pairs (gap since the last range, length) in base 36, as in ``unicode_tables``.
 _ASSIGNED = (
     "0 oo 2 6 4 7 1 1 1 k 1 b1 1 12 2 1e 2 3 1 1j 8 r 4 6 b 7i 1 1o 2 2t e 1n 2 1d 2 f 1 s 2 1 "
     "1 b 5 v 1 2 6 6k 1 8 2 2 2 m 1 7 1 1 3 4 2 9 2 2 2 4 8 1 4 2 1 5 2 p 2 3 1 6 4 2 2 m 1 7 1 "

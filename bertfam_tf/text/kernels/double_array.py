@@ -12,9 +12,9 @@ IS_VALUE = 1 << 31
 class DoubleArray:
     """Builds a trie.
 
-    The child with label `c` of the node at slot `n` is at slot `base ^ c`, where
-    `base = n ^ offset(n)`, and the node's value is at slot `base`.  Only the 64 continuation bytes
-    can follow a first byte, so the children of a node fill a quarter of a page, and two nodes with
+    The child with label ``c`` of the node at slot ``n`` is at slot ``base ^ c``, where ``base = n ^
+    offset(n)``, and the node's value is at slot ``base``. Only the 64 continuation bytes can follow
+    a first byte, so the children of a node fill a quarter of a page, and two nodes with
     equal subtrees can share them: only their offsets differ.
     """
 
@@ -80,11 +80,11 @@ class DoubleArray:
         """Returns the trie, uint32.
 
         Raises:
-            ValueError: the trie outgrows the format.
+            ValueError: if the trie outgrows the format.
         """
         units = np.concatenate(self._pages)
         if len(units) > 1 << 21:
-            raise ValueError("the character map is too large for a normalizer model")
+            raise ValueError("the character map is too large for a normalizer model.")
         return units
 
 

@@ -21,7 +21,7 @@ class Pieces(NamedTuple):
         ids: int32 [n].
         starts, ends: integer [n], the bytes of its text that each piece covers (end exclusive);
             None where offsets are not computed.
-        splits: int64 [batch + 1], row splits: where in `ids` each text begins.
+        splits: int64 [batch + 1], row splits: where in ``ids`` each text begins.
     """
 
     ids: tf.Tensor
@@ -35,7 +35,7 @@ class Pieces(NamedTuple):
 
     @classmethod
     def from_tensors(cls, tensors: Sequence[tf.Tensor]) -> Pieces:
-        """Builds pieces from what `tensors` returned."""
+        """Builds pieces from the result of ``tensors``."""
         if len(tensors) == 2:
             return cls(tensors[0], None, None, tensors[1])
         return cls(*tensors)
@@ -45,7 +45,7 @@ class Pieces(NamedTuple):
         return [part for part in self if part is not None]
 
     def keep(self, mask: tf.Tensor) -> Pieces:
-        """Returns the pieces where `mask`, bool [n], is true."""
+        """Returns the pieces where ``mask``, bool [n], is true."""
         kept = tf.where(mask)[:, 0]
         before = tf.concat([[0], tf.cumsum(tf.cast(mask, tf.int64))], 0)
         return Pieces(
@@ -56,7 +56,7 @@ class Pieces(NamedTuple):
         )
 
     def ragged(self, values: tf.Tensor) -> tf.RaggedTensor:
-        """Returns `values`, [n], as ragged [batch, (pieces)]."""
+        """Returns ``values``, [n], as ragged [batch, (pieces)]."""
         return tf.RaggedTensor.from_row_splits(values, self.splits, validate=False)
 
 
@@ -65,7 +65,7 @@ def row_of_each(splits: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
 
     Args:
         splits: int64 [rows + 1], row splits.
-        size: int64 scalar, the last of `splits`.
+        size: int64 scalar, the last of ``splits``.
     """
     # RaggedTensor.value_rowids does the same in more operations, which dominate on short texts.
     inner = splits[1:-1]
@@ -73,8 +73,8 @@ def row_of_each(splits: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
 
 
 def row_of_repeats(counts: tf.Tensor) -> tf.Tensor:
-    """Returns int64 [sum of counts], the row of each value, for rows of `counts`, integer [n]."""
-    # `tf.repeat` makes a table as wide as the largest count.
+    """Returns int64 [sum of counts], the row of each value, for rows of ``counts``, integer [n]."""
+    # ``tf.repeat`` makes a table as wide as the largest count.
     splits = tf.concat([[0], tf.cumsum(tf.cast(counts, tf.int64))], 0)
     return row_of_each(splits, splits[-1])
 
@@ -100,13 +100,13 @@ def original_spans(
 
     Args:
         raw: uint8 [batch, (bytes)], the original texts.
-        source: integer [batch, (normalized bytes)], from `normalize_with_offsets`.
+        source: integer [batch, (normalized bytes)], from ``normalize_with_offsets``.
         rows: int64 [n], the index of each span's text.
         starts: integer [n], the first byte of each span in the normalized text.
         ends: integer [n], its end (exclusive); no span is empty.
 
     Returns:
-        `(starts, ends)`, int32 [n], in bytes of the original texts: whole characters.
+        ``(starts, ends)``, int32 [n], in bytes of the original texts: whole characters.
     """
     base = tf.gather(source.row_splits, rows)
     start = tf.gather(source.values, base + starts)
@@ -118,7 +118,7 @@ def original_spans(
 
 
 def utf8_width(byte: tf.Tensor) -> tf.Tensor:
-    """Returns int32 [n], how many bytes the characters have that begin with `byte`, int32 [n]."""
+    """Returns int32 [n], how many bytes the characters have that begin with ``byte``, int32 [n]."""
     wide = [tf.cast(byte >= lead, tf.int32) for lead in (0xC2, 0xE0, 0xF0)]
     return 1 + wide[0] + wide[1] + wide[2]
 
@@ -129,10 +129,10 @@ def unlikely(
     values: list[tf.Tensor],
     others: list[tf.Tensor],
 ) -> list[tf.Tensor]:
-    """Returns `function(*values, *others)` if `condition` holds, else `values`.
+    """Returns ``function(*values, *others)`` if ``condition`` holds, else ``values``.
 
-    `tf.cond` in a graph is lowered to switches that visit every node of the branch that is not
-    taken, which takes longer than tokenizing a sentence.  The operation used here skips that
+    ``tf.cond`` in a graph is lowered to switches that visit every node of the branch that is not
+    taken, which takes longer than tokenizing a sentence. The operation used here skips that
     branch.
     """
 
@@ -164,10 +164,10 @@ def repeated(
     values: Sequence[Any],
     shape_invariants: Sequence[tf.TensorShape] | None = None,
 ) -> Any:
-    """Returns what `tf.while_loop` does.
+    """Runs a loop like ``tf.while_loop``, as one operation.
 
     In a session, as in TF Serving, a loop in a graph is lowered to nodes in frames of their own, in
-    which the branches of `unlikely` are not allowed; this one is kept as an operation.
+    which the branches of ``unlikely`` are not allowed; this one is kept as an operation.
     """
     results = tf.while_loop(condition, body, values, shape_invariants)
     if not tf.executing_eagerly():
@@ -178,7 +178,7 @@ def repeated(
 
 
 def flags(positions: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
-    """Returns bool [size], true at `positions`, integer [k]; a position `size` is ignored."""
+    """Returns bool [size], true at ``positions``, integer [k]; a position ``size`` is ignored."""
     counts = tf.scatter_nd(positions[:, tf.newaxis], tf.ones_like(positions), [size + 1])
     return counts[:-1] > 0
 
@@ -212,13 +212,13 @@ def word_edges(
 
     Args:
         data: integer [bytes], the bytes of all texts.
-        source: from `normalize_with_offsets`: for each byte of a text, and for its end, the offset
-            in the original text.
+        source: from ``normalize_with_offsets``: for each byte of a text, and for its end, the
+            offset in the original text.
         mark: a byte that is always a separate word.
 
     Returns:
-        `(rows, first, last)`, int64 [words]: the index of the word's text, and its first and last
-        byte in `data`.
+        ``(rows, first, last)``, int64 [words]: the index of the word's text, and its first and last
+        byte in ``data``.
     """
     size = tf.size(data, tf.int64)
     begins = text_begins(source)
@@ -232,8 +232,8 @@ def word_edges(
 
 
 def text_begins(source: tf.RaggedTensor) -> tf.Tensor:
-    """Returns int64 [batch + 1], the row splits of the bytes that `source` has offsets for."""
-    # Each row of `source` has one more entry, for the end of the text.
+    """Returns int64 [batch + 1], the row splits of the bytes that ``source`` has offsets for."""
+    # Each row of ``source`` has one more entry, for the end of the text.
     return source.row_splits - tf.range(tf.size(source.row_splits, tf.int64))
 
 
@@ -245,20 +245,20 @@ def over_any_rank(text: TextLike, function: Any) -> tuple[Any, ...]:
         function: string [n] -> a tuple of ragged [n, (pieces)].
 
     Returns:
-        a tuple of tensors with one dimension more than `text`, ragged except for a scalar.
+        A tuple of tensors with one dimension more than ``text``, ragged except for a scalar.
 
     Raises:
-        ValueError: the rank of `text` is unknown.
-        TypeError: `text` does not have dtype string.
+        ValueError: if the rank of ``text`` is unknown.
+        TypeError: ``text`` does not have dtype string.
     """
     if not isinstance(text, tf.Tensor | tf.RaggedTensor):
         make = tf.ragged.constant if _is_nested(text) else tf.constant
         text = make(text, tf.string)
     if text.dtype != tf.string:
-        raise TypeError(f"text has dtype {text.dtype.name}, expected string")
+        raise TypeError(f"text has dtype {text.dtype.name}, expected string.")
     rank = text.shape.rank
     if rank is None:
-        raise ValueError("text has no known rank, expected a scalar or string [batch]")
+        raise ValueError("text has no known rank, expected a scalar or string [batch].")
     if rank == 0:
         return tuple(rows.values for rows in function(text[tf.newaxis]))
     if isinstance(text, tf.RaggedTensor):

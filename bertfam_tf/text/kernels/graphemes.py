@@ -1,4 +1,4 @@
-"""The rules of SentencePiece as the library applies them: to graphemes."""
+"""Applies SentencePiece's normalization rules to graphemes, as the ``tokenizers`` library does."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Graphemes(tf.Module):
         rules: the model's rules.
 
     Raises:
-        ValueError: a replacement would be replaced itself.
+        ValueError: if a replacement would be replaced itself.
     """
 
     def __init__(self, rules: Rules) -> None:
@@ -47,7 +47,7 @@ class Graphemes(tf.Module):
                  if len(key.encode("utf-8")) < _GRAPHEME_BYTES}  # fmt: skip
         for text in dict.fromkeys(texts.values()):
             if any(singles.get(char, char) != char for char in text):
-                raise ValueError(f"a rule's replacement {text[:20]!r} has a rule itself")
+                raise ValueError(f"a rule's replacement {text[:20]!r} has a rule itself.")
         names = ("JOINED", "PREFIX", "CONTROL", "PICTURE", "CONSONANT", "LINKER", "LINKED")
         bits = {name: 1 << index for index, name in enumerate((*names, "L", "V", "T", "LV", "LVT"))}
         kinds = np.zeros(CODEPOINTS, np.int32)
@@ -76,8 +76,8 @@ class Graphemes(tf.Module):
         def replaced(*parts: tf.Tensor) -> list[tf.Tensor]:
             return list(self._replaced(Characters(*parts)))
 
-        found = tf.reduce_any(self._joining(text.codes))
-        return Characters(*unlikely(found, replaced, list(text), []))
+        may_change = tf.reduce_any(self._joining(text.codes))
+        return Characters(*unlikely(may_change, replaced, list(text), []))
 
     def _replaced(self, text: Characters) -> Characters:
         size = tf.size(text.codes, tf.int64)
@@ -87,15 +87,17 @@ class Graphemes(tf.Module):
         count = tf.gather(bytes_before, end) - tf.gather(bytes_before, begin)
         short = (end - begin > 1) & (count < _GRAPHEME_BYTES)
         begin, end = (tf.boolean_mask(each, short) for each in (begin, end))
-        found = tf.fill(tf.shape(begin), _NONE)
+        replacements = tf.fill(tf.shape(begin), _NONE)
         for length in range(1, _GRAPHEME_BYTES):
             place = tf.minimum(begin[:, tf.newaxis] + tf.range(length, dtype=tf.int64), size - 1)
             key = tf.strings.unicode_encode(tf.gather(text.codes, place), "UTF-8")
-            new = (found == _NONE) & (begin + length <= end)
-            found = tf.where(new, self._table.lookup(key), found)
-        hit = found != _NONE
-        begin, end, found = (tf.boolean_mask(each, hit) for each in (begin, end, found))
-        values = tf.strings.unicode_decode(found, "UTF-8")
+            new = (replacements == _NONE) & (begin + length <= end)
+            replacements = tf.where(new, self._table.lookup(key), replacements)
+        hit = replacements != _NONE
+        begin, end, replacements = (
+            tf.boolean_mask(each, hit) for each in (begin, end, replacements)
+        )
+        values = tf.strings.unicode_decode(replacements, "UTF-8")
         # Each character becomes one, except those of the graphemes: the first becomes all.
         parts = tf.cast(end - begin, tf.int32)
         change = tf.tensor_scatter_nd_add(
@@ -127,7 +129,7 @@ class Graphemes(tf.Module):
     def _opens(self, text: Characters) -> tf.Tensor:
         """Returns bool [n], which characters begin a grapheme.
 
-        The rules are those of Unicode's annex 29.  Flags are left out: each has 4 bytes, so no
+        The rules are those of Unicode's annex 29. Flags are left out: each has 4 bytes, so no
         grapheme with one is short.
         """
         bits, kind = self._bits, self._kinds(text.codes)

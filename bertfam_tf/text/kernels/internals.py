@@ -1,10 +1,10 @@
 """Everything that depends on the private parts of tensorflow-text.
 
 tensorflow-text itself builds only two fixed character maps for its normalizer, and WordPiece models
-that contain every punctuation mark and Chinese character there is.  The flatbuffers that its Fast*
-kernels read allow more; they are written here.  Two kernels are changed after they are made.
+that contain every punctuation mark and Chinese character there is. The flatbuffers that its Fast*
+kernels read allow more; they are written here. Two kernels are changed after they are made.
 
-`tests/text/test_internals.py` fails when tensorflow-text changes what this module relies on.
+``tests/text/test_internals.py`` fails when tensorflow-text changes what this module relies on.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _SharedModel(library._SentencepieceModelResource):
     """A SentencePiece model that lives as long as the process.
 
     A resource without a name belongs to the kernel that made it and is freed with TensorFlow's
-    kernel cache, which `keras.utils.set_random_seed` empties.  The name is a hash of the content,
+    kernel cache, which ``keras.utils.set_random_seed`` empties. The name is a hash of the content,
     so that equal models are loaded once.
     """
 
@@ -53,7 +53,7 @@ class _SharedModel(library._SentencepieceModelResource):
 
 
 def sentencepiece(model: bytes) -> tf_text.SentencepieceTokenizer:
-    """Returns SentencePiece's own kernel, for a serialized `ModelProto`."""
+    """Returns SentencePiece's own kernel, for a serialized ``ModelProto``."""
     kernel = tf_text.SentencepieceTokenizer(model)
     kernel._model_resource = _SharedModel(model, kernel._model_resource._name)
     return kernel
@@ -65,26 +65,26 @@ def fast_sentencepiece(
     """Returns the FastSentencepiece kernel with a given score for unknown characters.
 
     Args:
-        model: a serialized `ModelProto`.
-        unknown_score: the score.  The kernel's default is derived from the lowest score in the
+        model: a serialized ``ModelProto``.
+        unknown_score: the score. The kernel's default is derived from the lowest score in the
             model, which pieces added to a vocabulary may lower; ties between segmentations are
             decided by the last bit of sums.
-        tolerance: how far below `unknown_score` the kernel's default may be.
+        tolerance: how far below ``unknown_score`` the kernel's default may be.
 
     Raises:
-        RuntimeError: the converted model does not have the layout of tensorflow-text 2.20.
+        RuntimeError: if the converted model does not have the layout of tensorflow-text 2.20.
     """
     kernel = tf_text.FastSentencepieceTokenizer(model)
     buffer = kernel._converted_model.numpy()
     root = encode.Get(packer.uoffset, buffer, 0)
     at = root + Table(buffer, root).Offset(_UNKNOWN_SCORE_SLOT)
-    found = buffer[at : at + 4].view(np.float32)
-    if not unknown_score - tolerance < found[0] <= unknown_score:
+    score = buffer[at : at + 4].view(np.float32)
+    if not unknown_score - tolerance < score[0] <= unknown_score:
         raise RuntimeError(
             f"tensorflow-text {tf_text.__version__} converts SentencePiece models to an unknown "
-            "layout, expected that of 2.20"
+            "layout, expected that of 2.20."
         )
-    found[0] = unknown_score
+    score[0] = unknown_score
     kernel._converted_model = tf.constant(buffer)
     return kernel
 
@@ -153,23 +153,23 @@ def character_map_model(strings: list[bytes], choice: np.ndarray, invalid: bytes
     """Builds a FastBertNormalize model from a character map.
 
     Args:
-        strings: the replacements.  The first one means "unchanged", whatever its value.
+        strings: the replacements. The first one means "unchanged", whatever its value.
         choice: int [0x110000], for each code point the index of its replacement.
-        invalid: the replacement of a byte sequence that is not UTF-8.  The kernel splits such input
-            into the sequences that `bytes.decode(errors="replace")` would replace, one by one.
+        invalid: the replacement of a byte sequence that is not UTF-8. The kernel splits such input
+            into the sequences that ``bytes.decode(errors="replace")`` would replace, one by one.
 
     Returns:
         uint8, the flatbuffer.
 
     Raises:
-        ValueError: a replacement is longer than 63 bytes, or the map outgrows the format.
+        ValueError: if a replacement is longer than 63 bytes, or the map outgrows the format.
     """
     pool = bytearray()
     positions: dict[bytes, int] = {}
 
     def encoded(string: bytes) -> int:
         if len(string) > _MAX_REPLACEMENT_BYTES:
-            raise ValueError(f"replacement longer than {_MAX_REPLACEMENT_BYTES} bytes: {string!r}")
+            raise ValueError(f"replacement longer than {_MAX_REPLACEMENT_BYTES} bytes: {string!r}.")
         if string not in positions:
             positions[string] = len(pool)
             pool.extend(string)
@@ -207,11 +207,11 @@ def _sentence_model(word_model: bytes) -> np.ndarray:
     """Converts a FastWordpiece model for single words into one for sentences.
 
     The sentence models that tensorflow-text builds have a node for each punctuation mark and
-    Chinese character of its own Unicode tables.  Text whose words are separated by spaces needs
+    Chinese character of its own Unicode tables. Text whose words are separated by spaces needs
     none of them, and the model is smaller and does not depend on those tables.
 
     Args:
-        word_model: from `tensorflow_text.build_fast_wordpiece_model(no_pretokenization=True)`.
+        word_model: from ``tensorflow_text.build_fast_wordpiece_model(no_pretokenization=True)``.
 
     Returns:
         uint8, the flatbuffer.

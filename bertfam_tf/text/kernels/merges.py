@@ -1,7 +1,7 @@
 """Byte-pair merges in the graph.
 
 SentencePiece's BPE kernel merges the neighbours whose concatenation is the best piece; a list of
-merges contains both parts.  The results are equal if the list was learned by byte-pair encoding and
+merges contains both parts. The results are equal if the list was learned by byte-pair encoding and
 symbols that no merge can produce are removed: each symbol is then produced by only one pair,
 because the merges inside a substring do not depend on its context.
 """
@@ -29,42 +29,44 @@ def reachable_merges(
         source: the name of the merges, for error messages.
 
     Raises:
-        ValueError: a merge uses a symbol that only a later merge produces, which byte-pair encoding
-            cannot learn.
+        ValueError: if a merge uses a symbol that only a later merge produces, which byte-pair
+            encoding cannot learn.
     """
     ranks: dict[tuple[str, str], int] = {}
     for rank, pair in enumerate(merges):
         ranks.setdefault(pair, rank)
-    made = dict.fromkeys(alphabet, -1)
+    produced = dict.fromkeys(alphabet, -1)
     parts: dict[str, tuple[str, str]] = {}
     early: dict[str, int] = {}
     for rank, (left, right) in enumerate(merges):
-        missing = [symbol for symbol in (left, right) if symbol not in made]
+        missing = [symbol for symbol in (left, right) if symbol not in produced]
         if missing:
             early.update((symbol, rank) for symbol in missing if symbol not in early)
-        elif left + right not in made and _halves_complete_first(left, right, made, parts, ranks):
-            made[left + right] = rank
+        elif left + right not in produced and _halves_complete_first(
+            left, right, produced, parts, ranks
+        ):
+            produced[left + right] = rank
             parts[left + right] = (left, right)
     for symbol, rank in early.items():
-        if symbol in made:
+        if symbol in produced:
             raise ValueError(
                 f"{source}: merge {rank + 1} uses {symbol!r}, which only merge "
-                f"{made[symbol] + 1} makes, expected parts that earlier merges make"
+                f"{produced[symbol] + 1} makes, expected parts that earlier merges make."
             )
-    return made
+    return produced
 
 
 def _halves_complete_first(
     left: str,
     right: str,
-    made: Mapping[str, int],
+    produced: Mapping[str, int],
     parts: Mapping[str, tuple[str, str]],
     ranks: Mapping[tuple[str, str], int],
 ) -> bool:
     """Returns whether both halves are complete before anything merges across their boundary.
 
     The symbols at the boundary grow: on the left from the last part of the last part …, on the
-    right from the first part of the first part ….  A pair of them merges if its rank is better than
+    right from the first part of the first part …. A pair of them merges if its rank is better than
     the ranks of the merges that consume its members; among equal pairs, the left one merges first.
     """
     left_limit = math.inf
@@ -77,11 +79,11 @@ def _halves_complete_first(
                 return False
             if boundary not in parts:
                 break
-            right_limit = made[boundary]
+            right_limit = produced[boundary]
             boundary = parts[boundary][0]
         if left not in parts:
             return True
-        left_limit = made[left]
+        left_limit = produced[left]
         left = parts[left][1]
 
 
@@ -89,10 +91,10 @@ class Merger(tf.Module):
     """Splits words into symbols by byte-pair merges.
 
     Args:
-        symbols: the rank of each symbol, from `reachable_merges`; the alphabet's symbols have one
+        symbols: the rank of each symbol, from ``reachable_merges``; the alphabet's symbols have one
             character each, and words have no other characters.
         ids: the id of each symbol.
-        unk_id: the id of symbols that are not in `ids`.
+        unk_id: the id of symbols that are not in ``ids``.
     """
 
     def __init__(self, symbols: Mapping[str, int], ids: Mapping[str, int], unk_id: int) -> None:
@@ -122,7 +124,7 @@ class Merger(tf.Module):
     def with_offsets(
         self, words: tf.Tensor
     ) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
-        """Returns `(ids, starts, ends)`, ragged [n, (symbols)]: also the bytes that each symbol
+        """Returns ``(ids, starts, ends)``, ragged [n, (symbols)]: also the bytes that each symbol
         covers in its word, integer (end exclusive)."""
         rows, starts, ends = self._kernel.tokenize_with_offsets(words)
         return rows.with_values(tf.gather(self._numbers, rows.values)), starts, ends

@@ -1,10 +1,10 @@
 """Moses' punctuation normalizer and word tokenizer in the graph.
 
 Koehn et al., "Moses: Open Source Toolkit for Statistical Machine Translation" (2007), as in the
-Python port `sacremoses` and transformers' XLMTokenizer.  The rules are regular expressions that are
-applied in order.  TensorFlow runs them with RE2, which has no look-ahead and different
-character classes from Python; therefore FastBertNormalize replaces single characters, and
-private-use characters represent decisions that a later rule makes.
+Python port ``sacremoses`` and transformers' XLMTokenizer. The rules are regular expressions that
+are applied in order. TensorFlow runs them with RE2, which has no look-ahead and different character
+classes from Python; therefore FastBertNormalize replaces single characters, and private-use
+characters represent decisions that a later rule makes.
 """
 
 from __future__ import annotations
@@ -58,20 +58,20 @@ def nonbreaking_prefixes(language: str) -> list[str]:
     """Returns Moses' list of words that keep their full stop, such as abbreviations.
 
     Args:
-        language: ISO 639-1 code, one of `LANGUAGES`.
+        language: ISO 639-1 code, one of ``LANGUAGES``.
 
     Returns:
-        the words, followed by "#" if they keep it only before a number.
+        The words, followed by "#" if they keep it only before a number.
 
     Raises:
-        ImportError: the package sacremoses, which has the lists, is not installed.
+        ImportError: if the package sacremoses, which has the lists, is not installed.
     """
     try:
         from sacremoses.corpus import NonbreakingPrefixes
     except ImportError as error:
         raise ImportError(
             "Moses' lists of abbreviations come with the package sacremoses, which is not "
-            "installed: pip install 'bertfam_tf[xlm]'"
+            "installed: pip install 'bertfam_tf[xlm]'."
         ) from error
     listed = language if language in _WITH_PREFIXES else "en"
     words = [word.split() for word in dict.fromkeys(NonbreakingPrefixes().words(listed))]
@@ -87,18 +87,18 @@ class MosesWords(tf.Module):
     """Normalizes texts and separates their words by spaces.
 
     Args:
-        language: ISO 639-1 code, one of `LANGUAGES`.
+        language: ISO 639-1 code, one of ``LANGUAGES``.
         lower_case: whether to lower-case first.
-        prefixes: the abbreviations, as `nonbreaking_prefixes` returns them.
+        prefixes: the abbreviations, as ``nonbreaking_prefixes`` returns them.
 
     Raises:
-        ValueError: the language is not supported.
+        ValueError: if the language is not supported.
     """
 
     def __init__(self, language: str, lower_case: bool, prefixes: Sequence[str]) -> None:
         super().__init__(name="moses_words")
         if language not in LANGUAGES:
-            raise ValueError(f"language {language!r}, expected one of {', '.join(LANGUAGES)}")
+            raise ValueError(f"language {language!r}, expected one of {', '.join(LANGUAGES)}.")
         self._before = _normalizing_rules(language)
         self._after = () if language in SPACED else _splitting_rules(language, lower_case, prefixes)
         with tf.init_scope():
@@ -112,11 +112,11 @@ class MosesWords(tf.Module):
         """Returns the same, and the offset in the original text of each of its bytes.
 
         The words have the characters of the text in the same order, except for spaces, removed
-        characters, and pairs of marks that become one.  Where Moses moves a full stop or comma
+        characters, and pairs of marks that become one. Where Moses moves a full stop or comma
         inside the quotation mark before it, each of the two has the other's offset.
 
         Returns:
-            `(words, offsets, splits)`: string [n]; int64 [bytes + 1], for each byte of the words
+            ``(words, offsets, splits)``: string [n]; int64 [bytes + 1], for each byte of the words
             the offset of its character's first byte in the text, and one 0; int64 [n + 1], the
             row splits of the offsets.
         """
@@ -124,10 +124,10 @@ class MosesWords(tf.Module):
         words = self._words(first)
         data = tf.io.decode_raw(tf.strings.reduce_join(first), tf.uint8)
         splits = text_begins(source)
-        given = tf.where(_kept_characters(data, flags(splits, tf.size(data, tf.int64))))[:, 0]
-        begins = tf.searchsorted(given, splits, out_type=tf.int64)
-        row = tf.searchsorted(splits, given, side="right", out_type=tf.int64) - 1
-        places = tf.concat([tf.gather(source.values, given + row), [0]], 0)
+        kept = tf.where(_kept_characters(data, flags(splits, tf.size(data, tf.int64))))[:, 0]
+        begins = tf.searchsorted(kept, splits, out_type=tf.int64)
+        row = tf.searchsorted(splits, kept, side="right", out_type=tf.int64) - 1
+        places = tf.concat([tf.gather(source.values, kept + row), [0]], 0)
 
         data = tf.cast(tf.io.decode_raw(tf.strings.reduce_join(words), tf.uint8), tf.int32)
         lengths = tf.cast(tf.strings.length(words), tf.int64)
@@ -162,10 +162,10 @@ def _kept_characters(data: tf.Tensor, starts_text: tf.Tensor) -> tf.Tensor:
     before, after, second = padded[1:-3], padded[3:-1], padded[4:]
 
     def begins(text: str) -> tf.Tensor:
-        found = tf.ones_like(data, tf.bool)
+        matches = tf.ones_like(data, tf.bool)
         for byte, expected in zip((data, after, second), text.encode("utf-8"), strict=False):
-            found &= byte == expected
-        return found
+            matches &= byte == expected
+        return matches
 
     def digit(byte: tf.Tensor) -> tf.Tensor:
         return (byte >= ord("0")) & (byte <= ord("9"))
@@ -188,7 +188,7 @@ def _kept_characters(data: tf.Tensor, starts_text: tf.Tensor) -> tf.Tensor:
 
 
 def _normalizing_rules(language: str) -> tuple[tuple[str, str], ...]:
-    """Returns `(pattern, rewrite)` for punctuation and control characters, in order."""
+    """Returns ``(pattern, rewrite)`` for punctuation and control characters, in order."""
     if language == "en":
         quotes = [(r'"([,.]+)', r'\1"')]
     elif language in ("de", "es", "fr"):
@@ -227,7 +227,7 @@ def _normalizing_rules(language: str) -> tuple[tuple[str, str], ...]:
 def _splitting_rules(
     language: str, lower_case: bool, prefixes: Sequence[str]
 ) -> tuple[tuple[str, str], ...]:
-    """Returns `(pattern, rewrite)` that separate words, in order."""
+    """Returns ``(pattern, rewrite)`` that separate words, in order."""
     number, alpha = _set(moses_tables.NUMBER), _set(moses_tables.ALPHA)
     if language == "en":
         apostrophes = [
@@ -264,7 +264,7 @@ def _splitting_rules(
 def _full_stop_rules(
     prefixes: Sequence[str], lower_case: bool, alpha: str
 ) -> list[tuple[str, str]]:
-    """Returns `(pattern, rewrite)` that keep the full stop at the end of a word or split it off."""
+    """Returns ``(pattern, rewrite)`` that keep or split off the full stop at the end of a word."""
     prefixes = [word for word in prefixes if not lower_case or word == word.lower()]
     always = "|".join(re.escape(word) for word in prefixes if not word.endswith(_NUMERIC))
     numeric = "|".join(re.escape(word[:-1]) for word in prefixes if word.endswith(_NUMERIC))
@@ -282,7 +282,7 @@ def _full_stop_rules(
 
 
 def _set(table: str) -> str:
-    """Returns a table of `moses_tables` as the content of a regular expression's `[…]`."""
+    """Returns a table of ``moses_tables`` as the content of a regular expression's ``[…]``."""
     edges = np.flatnonzero(np.diff(np.r_[0, unicode.members(table).astype(int), 0]))
     return "".join(rf"\x{{{start:X}}}-\x{{{end - 1:X}}}" for start, end in edges.reshape(-1, 2))
 

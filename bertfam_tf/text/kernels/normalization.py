@@ -1,4 +1,4 @@
-"""Unicode normalization and other steps of the `tokenizers` library's normalizers, in the graph.
+"""Unicode normalization and other steps of the ``tokenizers`` library's normalizers, in the graph.
 
 A text is a row of code points, each with the bytes of the original text that it comes from, as the
 library aligns them: a character that several are replaced by stands for the first of these if they
@@ -24,7 +24,7 @@ from bertfam_tf.text.kernels.graph import (
 from bertfam_tf.text.kernels.unicode import CODEPOINTS, mask_of
 
 _PAGE = 256
-# Rust's `char::is_whitespace`, and `\s` in the library's regular expressions.
+# Rust's ``char::is_whitespace``, and ``\s`` in the library's regular expressions.
 SPACES = (*range(0x09, 0x0E), 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029,
           0x202F, 0x205F, 0x3000)  # fmt: skip
 
@@ -44,7 +44,7 @@ class Characters(NamedTuple):
     splits: tf.Tensor
 
     def keep(self, mask: tf.Tensor) -> Characters:
-        """Returns the characters where `mask`, bool [n], is true."""
+        """Returns the characters where ``mask``, bool [n], is true."""
         kept = tf.where(mask)[:, 0]
         before = tf.concat([[0], tf.cumsum(tf.cast(mask, tf.int64))], 0)
         codes, starts, ends = (tf.gather(part, kept) for part in self[:3])
@@ -73,7 +73,7 @@ Step = Callable[[Characters], Characters]
 
 
 class Reader(tf.Module):
-    """Reads texts as characters; bytes that are not UTF-8 as `errors="replace"` does."""
+    """Reads texts as characters; bytes that are not UTF-8 as ``errors="replace"`` does."""
 
     def __init__(self) -> None:
         super().__init__(name="character_reader")
@@ -224,10 +224,10 @@ class Stripped:
 
 
 def original_offsets(pieces: Pieces, text: Characters) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the `(starts, ends)`, int32 [n], of pieces in the original texts.
+    """Returns the ``(starts, ends)``, int32 [n], of pieces in the original texts.
 
     Args:
-        pieces: pieces with offsets in the bytes of `text.strings()`.
+        pieces: pieces with offsets in the bytes of ``text.strings()``.
         text: the normalized texts.
     """
     widths = text.widths()

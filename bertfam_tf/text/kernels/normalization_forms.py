@@ -22,12 +22,12 @@ Form: TypeAlias = Literal["NFC", "NFD", "NFKC", "NFKD"]
 
 @functools.cache
 def decompositions(compatible: bool) -> dict[int, str]:
-    """Returns the characters that NFD, or NFKD if `compatible`, decomposes in the library."""
+    """Returns the characters that NFD, or NFKD if ``compatible``, decomposes in the library."""
     form: Form = "NFKD" if compatible else "NFD"
-    found = classes().decomposed
+    decomposed = classes().decomposed
     if compatible:
-        found = found | members(tables.COMPATIBLE)
-    known = np.flatnonzero(found).tolist()
+        decomposed = decomposed | members(tables.COMPATIBLE)
+    known = np.flatnonzero(decomposed).tolist()
     return {code: unicodedata.normalize(form, chr(code)) for code in known}
 
 
@@ -142,22 +142,22 @@ class Normalized(tf.Module):
             at = tf.maximum(last, 0)
             close &= (last >= 0) & (tf.gather(rows, at) == rows)
             key = tf.bitwise.left_shift(tf.cast(tf.gather(codes, at), tf.int64), 21)
-            made = self._compositions.lookup(key + tf.cast(codes, tf.int64))
-            found = tf.where(close & (made >= 0))[:, 0]
-            to = tf.gather(at, found)
-            # Each starter takes the first of its candidates.  Marks before that stay: in Unicode,
+            composed = self._compositions.lookup(key + tf.cast(codes, tf.int64))
+            second = tf.where(close & (composed >= 0))[:, 0]
+            to = tf.gather(at, second)
+            # Each starter takes the first of its candidates. Marks before that stay: in Unicode,
             # none of them is composed with the result if not with the starter.
             first = tf.concat([[True], to[1:] != to[:-1]], 0)[: tf.size(to)]
-            found = tf.boolean_mask(found, first)
-            return found, tf.gather(at, found), tf.gather(made, found)
+            second = tf.boolean_mask(second, first)
+            return second, tf.gather(at, second), tf.gather(composed, second)
 
         def body(*state: tf.Tensor) -> Any:
-            codes, kinds, change, rows, found, to, made = state
-            codes = tf.tensor_scatter_nd_update(codes, to[:, tf.newaxis], made)
-            more = tf.gather(change, found) - 1
+            codes, kinds, change, rows, second, to, composed = state
+            codes = tf.tensor_scatter_nd_update(codes, to[:, tf.newaxis], composed)
+            more = tf.gather(change, second) - 1
             change = tf.tensor_scatter_nd_add(change, to[:, tf.newaxis], more)
             kept = tf.tensor_scatter_nd_update(
-                tf.ones_like(codes, tf.bool), found[:, tf.newaxis], tf.zeros_like(to, tf.bool)
+                tf.ones_like(codes, tf.bool), second[:, tf.newaxis], tf.zeros_like(to, tf.bool)
             )
             parts = [tf.boolean_mask(part, kept) for part in (codes, kinds, change, rows)]
             return (*parts, *candidates(parts[0], parts[1], parts[3]))
@@ -175,8 +175,8 @@ class Normalized(tf.Module):
 def running_maximum(values: tf.Tensor) -> tf.Tensor:
     """Returns the maximum of the values up to each one; they ascend where they are not -1."""
     count = tf.cumsum(tf.cast(values >= 0, tf.int32))
-    found = tf.concat([[-1], tf.boolean_mask(values, values >= 0)], 0)
-    return tf.gather(found, count)
+    ascending = tf.concat([[-1], tf.boolean_mask(values, values >= 0)], 0)
+    return tf.gather(ascending, count)
 
 
 def _affected(form: Form) -> np.ndarray:

@@ -1,8 +1,8 @@
 """Classes of characters, and the rules of BERT's normalizer.
 
-They are those of the `tokenizers` library and do not depend on the Unicode version of the running
-Python: the classes are in the committed `unicode_tables`, and `unicodedata` is only used for the
-decompositions of characters listed there, which Unicode guarantees never to change.
+They equal the ``tokenizers`` library's and do not depend on the Unicode version of the running
+Python: the classes are in the committed ``unicode_tables``, and ``unicodedata`` is only used for
+the decompositions of characters listed there, which Unicode guarantees never to change.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CHINESE = (
     (0x2B740, 0x2B820), (0x2B920, 0x2CEB0), (0xF900, 0xFB00), (0x2F800, 0x2FA20),
 )  # fmt: skip
 HANGUL = range(0xAC00, 0xD7A4)
-# The white space of Python's `str.split`.
+# The white space of Python's ``str.split``.
 SPACES = (
     *range(0x09, 0x0E), *range(0x1C, 0x21), 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B),
     0x2028, 0x2029, 0x202F, 0x205F, 0x3000,
@@ -73,7 +73,7 @@ class Classes:
 
 @functools.cache
 def classes() -> Classes:
-    """Returns the classes of the `tokenizers` library."""
+    """Returns the classes of the ``tokenizers`` library."""
     chinese = np.zeros(CODEPOINTS, bool)
     for start, end in CHINESE:
         chinese[start:end] = True
@@ -129,8 +129,8 @@ class Rules:
     def changed(self) -> dict[int, str]:
         """Returns the replacement of each character that accents, case or white space change.
 
-        White space maps to " ", accents to "".  Not included are characters that cleaning removes
-        (see `removed`) or that are only separated, such as punctuation (see `isolated`).
+        White space maps to " ", accents to "". Not included are characters that cleaning removes
+        (see ``removed``) or that are only separated, such as punctuation (see ``isolated``).
         """
         known = self.tables()
         touched = known.space.copy()

@@ -1,8 +1,8 @@
 """The best segmentation of words by a unigram model, in the graph.
 
-SentencePiece's kernel adds scores in float32 over whole texts, the `tokenizers` library in float64
-over words.  Near ties then come out differently, so the search is done here: in float64, with the
-library's order of additions and its choice among equal sums, for all words at once.
+SentencePiece's kernel adds scores in float32 over whole texts, the ``tokenizers`` library in
+float64 over words. Near ties then come out differently, so the search is done here: in float64,
+with the library's order of additions and its choice among equal sums, for all words at once.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ class Unigram(tf.Module):
         unk_id: the id of unknown characters.
 
     Raises:
-        ValueError: there are no pieces, a piece has more than 256 characters, or unknown characters
-            would be better than pieces.
+        ValueError: if there are no pieces, a piece has more than 256 characters, or unknown
+            characters would be better than pieces.
     """
 
     def __init__(self, pieces: Sequence[str], scores: Sequence[float], unk_id: int) -> None:
         super().__init__(name="unigram")
         if not pieces or max(map(len, pieces)) > _LONGEST:
-            raise ValueError(f"expected pieces of up to {_LONGEST} characters")
+            raise ValueError(f"expected pieces of up to {_LONGEST} characters.")
         self._unknown_score = min(scores) - _UNKNOWN_PENALTY
         if self._unknown_score >= 0:
-            raise ValueError(f"the lowest score is {min(scores)}, expected one below 10")
+            raise ValueError(f"the lowest score is {min(scores)}, expected one below 10.")
         self._unk_id = unk_id
         # From the longest: of equal sums, the library keeps the piece that begins first.
         self._lengths = np.array(sorted({1, *map(len, pieces)} - {0}, reverse=True), np.int64)
@@ -87,10 +87,10 @@ class Unigram(tf.Module):
         length = tf.gather(self._lengths, choice)
         used = _reached(ends - 1, tf.range(size) - length, inside + 1 <= length)
         last = tf.where(used)[:, 0]
-        found = tf.gather_nd(ids, tf.stack([last, tf.gather(choice, last)], 1))
-        known = found != self._unknown
+        piece = tf.gather_nd(ids, tf.stack([last, tf.gather(choice, last)], 1))
+        known = piece != self._unknown
         return Segments(
-            tf.where(known, found, self._unk_id),
+            tf.where(known, piece, self._unk_id),
             known,
             last + 1 - tf.gather(length, last),
             last,
@@ -101,7 +101,7 @@ class Unigram(tf.Module):
         """Returns int32 [characters, lengths], the pieces that end with each character.
 
         Args:
-            text, widths: as in `__call__`.
+            text, widths: as in ``__call__``.
             inside: int64 [characters], the place of each character in its word.
         """
         size = tf.size(widths, tf.int64)
@@ -110,12 +110,12 @@ class Unigram(tf.Module):
         at, which = places[:, 0], places[:, 1]
         end = tf.gather(before, at + 1)
         start = tf.gather(before, at + 1 - tf.gather(self._lengths, which))
-        found = self._table.lookup(substrings(text, start, end))
+        pieces = self._table.lookup(substrings(text, start, end))
         single = which == len(self._lengths) - 1
-        found = tf.where(single & (found == self._none), self._unknown, found)
+        pieces = tf.where(single & (pieces == self._none), self._unknown, pieces)
         shape = tf.stack([size, tf.constant(len(self._lengths), tf.int64)])
         empty = tf.fill(shape, tf.constant(self._none, tf.int32))
-        return tf.tensor_scatter_nd_update(empty, places, found)
+        return tf.tensor_scatter_nd_update(empty, places, pieces)
 
     def _search(self, ids: tf.Tensor, lengths: tf.Tensor, splits: tf.Tensor) -> tf.Tensor:
         """Returns int64 [characters], which of its candidates is the last piece of the best
@@ -183,7 +183,7 @@ def _reached(starts: tf.Tensor, following: tf.Tensor, is_last: tf.Tensor) -> tf.
         is_last: bool [n], whether none follows.
     """
     size = tf.size(following, tf.int64)
-    # After 2, 4, 8, … steps; the last node, `size`, follows itself.
+    # After 2, 4, 8, … steps; the last node, ``size``, follows itself.
     following = tf.concat([tf.where(is_last, size, following), [size]], 0)
     used = tf.scatter_nd(starts[:, tf.newaxis], tf.ones_like(starts, tf.int32), [size + 1]) > 0
 

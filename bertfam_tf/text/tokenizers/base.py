@@ -38,35 +38,35 @@ from bertfam_tf.text.tokenizers.state import State
 class Tokenizer(tf.Module):
     """Converts text to piece ids and byte offsets, entirely in the graph.
 
-    A subclass implements splitting plain text into pieces (`_encode`), joining pieces into text
-    (`_join`), and its files (`_write_files`, `_read_files`).  Works eagerly, in
-    `tf.data`, `tf.function` and SavedModels.  Input that is not UTF-8 is read as
-    `bytes.decode("utf-8", errors="replace")` reads it.
+    A subclass implements splitting plain text into pieces (``_encode``), joining pieces into text
+    (``_join``), and its files (``_write_files``, ``_read_files``). Works eagerly, in
+    ``tf.data``, ``tf.function`` and SavedModels. Input that is not UTF-8 is read as
+    ``bytes.decode("utf-8", errors="replace")`` reads it.
 
     Args:
         pieces: the vocabulary in the order of the ids.
         special_tokens: the special tokens.
         layout: their positions in packed texts.
         options: the subclass's other arguments, except the vocabulary.
-        name: of the module.
+        name: the name of the module.
         source: the name of the vocabulary, for error messages.
 
     Raises:
-        ValueError: the vocabulary repeats a piece, lacks `unk_token` or an additional special
+        ValueError: if the vocabulary repeats a piece, lacks ``unk_token`` or an additional special
             token, or a special token cannot be found in text (it must begin and end with ASCII
             punctuation, and its first character must not be elsewhere in a special token).
     """
 
-    # The algorithm, as in `registry.TokenizerSpec`.
+    # The algorithm, as in ``registry.TokenizerSpec``.
     kind: ClassVar[str]
     default_special_tokens: ClassVar[SpecialTokens] = NO_SPECIAL_TOKENS
-    # Whether its graph can run in TFLite.
+    # Whether the graph can run in TFLite.
     has_tflite_kernels: ClassVar[bool] = False
     # The kind of the published classes whose special tokens it may have; None for its own.
     _preset_kind: ClassVar[str | None] = None
     # Keys of tokenizer_config.json -> names of arguments.
     _config_keys: ClassVar[Mapping[str, str]] = {}
-    # Arguments of `_read_files`.
+    # Arguments of ``_read_files``.
     _file_options: ClassVar[tuple[str, ...]] = ()
     # Whether files that do not determine a published class are rejected.
     _needs_preset: ClassVar[bool] = False
@@ -109,7 +109,8 @@ class Tokenizer(tf.Module):
         """Splits texts, string [n], without special tokens.
 
         Returns:
-            their pieces; `starts` and `ends`, int32 bytes of the texts, if `offsets`, else None.
+            Their pieces; ``starts`` and ``ends``, int32 bytes of the texts, if ``offsets``, else
+            None.
         """
         raise NotImplementedError
 
@@ -140,12 +141,12 @@ class Tokenizer(tf.Module):
         """Reads the vocabulary.
 
         Args:
-            path: the argument of `load`, a directory or a file.
+            path: the argument of ``load``, a directory or a file.
             folder: the directory, or the directory of the file.
 
         Returns:
-            the arguments that the files define, and the file or directory to name in errors.  The
-            argument `added` is `tokenizer_json.AddedTokens`, if there are any.
+            The arguments that the files define, and the file or directory to name in errors. The
+            argument ``added`` is ``tokenizer_json.AddedTokens``, if there are any.
         """
         raise NotImplementedError
 
@@ -153,24 +154,13 @@ class Tokenizer(tf.Module):
     def _stated(
         cls, config: dict[str, Any], path: Path, arguments: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Returns the arguments that tokenizer_config.json defines.
-
-        Args:
-            config: its content.
-            path: the file.
-            arguments: what `_read_files` returned.
-        """
+        """Returns the arguments that ``config``, the content of tokenizer_config.json, defines."""
         stated = {ours: config[key] for key, ours in cls._config_keys.items() if key in config}
         return stated_special_tokens(config, path) | stated
 
     @classmethod
     def _fits(cls, special: SpecialTokens, arguments: Mapping[str, Any], folder: Path) -> bool:
-        """Returns whether files may belong to a published class with these special tokens.
-
-        Args:
-            special: the special tokens of the published class.
-            arguments, folder: as in `_read_files`.
-        """
+        """Returns whether files may belong to a published class with these special tokens."""
         return set(special) <= set(arguments["vocabulary"])
 
     def _is_preset(self, options: Mapping[str, Any]) -> bool:
@@ -181,7 +171,7 @@ class Tokenizer(tf.Module):
 
     @property
     def token_shape(self) -> tuple[int, ...]:
-        """The shape of a token's ids: (), or (characters,) where tokens are read as these."""
+        """The shape of a token's ids: (), or (characters,) for models that read characters."""
         return ()
 
     @property
@@ -195,51 +185,51 @@ class Tokenizer(tf.Module):
         return len(self._state.pieces)
 
     def special_id(self, role: str) -> int:
-        """Returns the id of the special token with a role, one of `ROLES`.
+        """Returns the id of the special token with a role, one of ``ROLES``.
 
         Raises:
-            ValueError: this tokenizer has no such token, or its vocabulary lacks it.
+            ValueError: if this tokenizer has no such token, or its vocabulary lacks it.
         """
         if role not in ROLES:
-            raise ValueError(f"role must be one of {', '.join(ROLES)}, got {role!r}")
+            raise ValueError(f"role must be one of {', '.join(ROLES)}, got {role!r}.")
         token = self.special_tokens.of(role)
         if token is None:
-            raise ValueError(f"this {type(self).__name__} has no {role}_token")
+            raise ValueError(f"this {type(self).__name__} has no {role}_token.")
         return self.token_to_id(token)
 
     @property
     def unk_id(self) -> int:
-        """The id of `unk_token`. Raises ValueError if there is none."""
+        """The id of ``unk_token``. Raises ValueError if there is none."""
         return self.special_id("unk")
 
     @property
     def cls_id(self) -> int:
-        """The id of `cls_token`. Raises ValueError if there is none."""
+        """The id of ``cls_token``. Raises ValueError if there is none."""
         return self.special_id("cls")
 
     @property
     def sep_id(self) -> int:
-        """The id of `sep_token`. Raises ValueError if there is none."""
+        """The id of ``sep_token``. Raises ValueError if there is none."""
         return self.special_id("sep")
 
     @property
     def pad_id(self) -> int:
-        """The id of `pad_token`. Raises ValueError if there is none."""
+        """The id of ``pad_token``. Raises ValueError if there is none."""
         return self.special_id("pad")
 
     @property
     def mask_id(self) -> int:
-        """The id of `mask_token`. Raises ValueError if there is none."""
+        """The id of ``mask_token``. Raises ValueError if there is none."""
         return self.special_id("mask")
 
     @property
     def bos_id(self) -> int:
-        """The id of `bos_token`. Raises ValueError if there is none."""
+        """The id of ``bos_token``. Raises ValueError if there is none."""
         return self.special_id("bos")
 
     @property
     def eos_id(self) -> int:
-        """The id of `eos_token`. Raises ValueError if there is none."""
+        """The id of ``eos_token``. Raises ValueError if there is none."""
         return self.special_id("eos")
 
     @property
@@ -253,20 +243,20 @@ class Tokenizer(tf.Module):
         """Returns the id of a piece, or raises ValueError if it is not in the vocabulary."""
         if token not in self._state.ids:
             raise ValueError(
-                f"{token!r} is not one of the {self.vocab_size} pieces of the vocabulary"
+                f"{token!r} is not one of the {self.vocab_size} pieces of the vocabulary."
             )
         return self._state.ids[token]
 
     def id_to_token(self, ids: int | tf.Tensor | tf.RaggedTensor) -> Any:
-        """Returns the piece of an id: a `str` for an `int`, else strings in the shape of `ids`.
+        """Returns the piece of each id: a ``str`` for an ``int``, else strings of the same shape.
 
         Raises:
-            ValueError: an `int` outside of the vocabulary.
+            ValueError: if an ``int`` outside of the vocabulary.
             tf.errors.InvalidArgumentError: a tensor with such an id.
         """
         if isinstance(ids, int | np.integer):
             if not 0 <= ids < self.vocab_size:
-                raise ValueError(f"id {ids} is outside the vocabulary, 0 to {self.vocab_size - 1}")
+                raise ValueError(f"id {ids} is outside the vocabulary, 0 to {self.vocab_size - 1}.")
             return self._state.pieces[ids]
         if isinstance(ids, tf.RaggedTensor):
             return ids.with_flat_values(tf.gather(self._texts, ids.flat_values))
@@ -279,7 +269,7 @@ class Tokenizer(tf.Module):
             language: ISO 639-1 code. One that the tokenizer has no rules for changes nothing.
 
         Returns:
-            a tokenizer of the same vocabulary, which shares its tables.
+            A tokenizer of the same vocabulary, which shares its tables.
         """
         return self
 
@@ -290,16 +280,16 @@ class Tokenizer(tf.Module):
         """Splits text into piece ids.
 
         Args:
-            text: string [batch], or a `str`, a list, a scalar, or a tensor or ragged tensor of
+            text: string [batch], or a ``str``, a list, a scalar, or a tensor or ragged tensor of
                 more dimensions.
 
         Returns:
             int32 ids: ragged [batch, (pieces)]; for a scalar a tensor [pieces]; in general ragged
-            with one dimension more than `text`.
+            with one dimension more than ``text``.
 
         Raises:
-            ValueError: the rank of `text` is unknown.
-            TypeError: `text` does not have dtype string.
+            ValueError: if the rank of ``text`` is unknown.
+            TypeError: ``text`` does not have dtype string.
         """
         return over_any_rank(text, self._ids.get_concrete_function())[0]
 
@@ -308,14 +298,14 @@ class Tokenizer(tf.Module):
         """Splits text into piece ids and the bytes of the text that each piece covers.
 
         Args:
-            text: as for `tokenize`.
+            text: as for ``tokenize``.
 
         Returns:
-            `(ids, starts, ends)`, int32, each with the shape that `tokenize` returns; byte offsets
-            in the original text, `ends` exclusive.
+            ``(ids, starts, ends)``, int32, each with the shape that ``tokenize`` returns; byte
+            offsets in the original text, ``ends`` exclusive.
 
         Raises:
-            ValueError, TypeError: as `tokenize`.
+            ValueError, TypeError: as ``tokenize``.
         """
         function = self._ids_and_offsets.get_concrete_function()
         ids, starts, ends = over_any_rank(text, function)
@@ -332,7 +322,7 @@ class Tokenizer(tf.Module):
 
         Raises:
             tf.errors.InvalidArgumentError: an id outside of the vocabulary.
-            ValueError: `ids` has neither one dimension nor two.
+            ValueError: ``ids`` has neither one dimension nor two.
         """
         if not isinstance(ids, tf.Tensor | tf.RaggedTensor):
             ids = tf.ragged.constant(ids, tf.int32)
@@ -340,7 +330,7 @@ class Tokenizer(tf.Module):
         if rank == 1:
             return self.detokenize(ids[tf.newaxis])[0]
         if rank != 2:
-            raise ValueError(f"ids must have shape [pieces] or [batch, pieces], got rank {rank}")
+            raise ValueError(f"ids must have shape [pieces] or [batch, pieces], got rank {rank}.")
         if not isinstance(ids, tf.RaggedTensor):
             ids = tf.RaggedTensor.from_tensor(ids)
         return self._join(ids)
@@ -348,7 +338,7 @@ class Tokenizer(tf.Module):
     # Config and files.
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the argument of `from_config`: the vocabulary and all other arguments, with the
+        """Returns the argument of ``from_config``: the vocabulary and all other arguments, with the
         special tokens as separate fields."""
         special = dataclasses.asdict(self.special_tokens)
         return self._vocabulary_config() | self._state.options | special | {"layout": self.layout}
@@ -358,10 +348,11 @@ class Tokenizer(tf.Module):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
-        """Builds a tokenizer from its arguments and fields of `SpecialTokens`, by name.
+        """Builds a tokenizer from its arguments and fields of ``SpecialTokens``, by name.
 
         Args:
-            config: the result of `get_config`, or such a dict; missing entries have their defaults.
+            config: the result of ``get_config``, or such a dict; missing entries have their
+                defaults.
         """
         return cls(**grouped(dict(config), cls.default_special_tokens))
 
@@ -370,7 +361,7 @@ class Tokenizer(tf.Module):
         return type(self).from_config, (self.get_config(),)
 
     def save(self, directory: str | os.PathLike[str]) -> None:
-        """Writes the vocabulary's files and `tokenizer_config.json`, as Hugging Face names them.
+        """Writes the vocabulary's files and ``tokenizer_config.json``, as Hugging Face names them.
 
         Args:
             directory: the directory to write; created if missing.
@@ -391,21 +382,21 @@ class Tokenizer(tf.Module):
     ) -> Self:
         """Reads a tokenizer from the files that the class's docstring lists.
 
-        Each argument is taken from the first of these that defines it: `options`,
-        `tokenizer_config.json`, the vocabulary files, the preset, the constructor's default.
+        Each argument is taken from the first of these that defines it: ``options``,
+        ``tokenizer_config.json``, the vocabulary files, the preset, the constructor's default.
 
         Args:
             directory: the directory, or one of the tokenizer's files in it.
             preset: the published class whose arguments are used where nothing else defines them,
-                "" for none.  None for the first of these that exists: the class named in
-                `tokenizer_config.json` or `config.json`, the class of the `model_type` in
-                `config.json`, a class whose special tokens are in the vocabulary.
-            **options: arguments of the constructor, or fields of `SpecialTokens`.
+                "" for none. None for the first of these that exists: the class named in
+                ``tokenizer_config.json`` or ``config.json``, the class of the ``model_type`` in
+                ``config.json``, a class whose special tokens are in the vocabulary.
+            **options: arguments of the constructor, or fields of ``SpecialTokens``.
 
         Raises:
-            FileNotFoundError: there are no such files.
-            ValueError: a file is damaged or describes another kind of tokenizer, or the preset is
-                unknown.
+            FileNotFoundError: if there are no such files.
+            ValueError: if a file is damaged or describes another kind of tokenizer, or the preset
+                is unknown.
         """
         path = Path(directory)
         folder = path.parent if path.is_file() else path
@@ -422,21 +413,23 @@ class Tokenizer(tf.Module):
             required=cls._needs_preset,
         )
         added = arguments.pop("added", None)
-        said = cls._stated(config, config_file, arguments)
+        configured = cls._stated(config, config_file, arguments)
         if added is not None and presets.is_generic(folder):
-            # Only another class changes what a tokenizer.json says.
-            said = {name: said[name] for name in said.keys() & (SPECIAL_TOKEN_FIELDS | {"layout"})}
-        stated = {**said, **flat(options)}
+            # A generic class only changes the special tokens of a tokenizer.json.
+            fields = configured.keys() & (SPECIAL_TOKEN_FIELDS | {"layout"})
+            configured = {name: configured[name] for name in fields}
+        stated = {**configured, **flat(options)}
         arguments = {**cls._published(published, arguments), **arguments, **stated}
         if added is not None:
             side = config.get("padding_side")
             pad_left = None if side is None else side == "left"
             arguments = added.completed(arguments, stated, cls.default_special_tokens, pad_left)
-        made = grouped(arguments, cls.default_special_tokens)
-        if "vocabulary" in made:
-            index_of_pieces(made["vocabulary"], str(source), made["special_tokens"].unk_token)
+        arguments = grouped(arguments, cls.default_special_tokens)
+        if "vocabulary" in arguments:
+            unk_token = arguments["special_tokens"].unk_token
+            index_of_pieces(arguments["vocabulary"], str(source), unk_token)
         try:
-            return cls(**made)
+            return cls(**arguments)
         except ValueError as error:
             raise ValueError(f"{source}: {error}") from error
 
@@ -444,7 +437,7 @@ class Tokenizer(tf.Module):
     def _published(
         cls, options: Mapping[str, Any], arguments: Mapping[str, Any]
     ) -> Mapping[str, Any]:
-        """Returns those of a preset's options that fit the vocabulary."""
+        """Returns the options of a preset that fit the vocabulary."""
         return options
 
     # The graph.
@@ -462,7 +455,7 @@ class Tokenizer(tf.Module):
             return Pieces.from_tensors(traced(texts))
 
         if self._any_special_token and self._matcher is not None:
-            # These are more frequent; their texts are not split twice.
+            # Such tokens are frequent, so texts that contain them are not split twice.
             plain = tf.where(self._matcher.may_be_in(texts), "", texts)
             pieces = self._with_special_tokens(encode(plain), texts, encode)
         else:
@@ -481,9 +474,9 @@ class Tokenizer(tf.Module):
         """Adds the special tokens that occur in texts to pieces that were found without them.
 
         Args:
-            pieces: of the texts.
+            pieces: the pieces of the texts.
             texts: string [n].
-            encode: splits the strings, [n], between special tokens, with offsets if `pieces` has
+            encode: splits the strings, [n], between special tokens, with offsets if ``pieces`` has
                 them.
         """
         special = self._matcher
@@ -494,5 +487,7 @@ class Tokenizer(tf.Module):
         def encode_with_special(*tensors: tf.Tensor) -> list[tf.Tensor]:
             return special.encode_around(tensors[-1], encode, trim_offsets).tensors()
 
-        found = self._may_contain_special(texts, pieces)
-        return Pieces.from_tensors(unlikely(found, encode_with_special, pieces.tensors(), [texts]))
+        may_contain = self._may_contain_special(texts, pieces)
+        return Pieces.from_tensors(
+            unlikely(may_contain, encode_with_special, pieces.tensors(), [texts])
+        )

@@ -2,10 +2,10 @@
 
 Sennrich et al., "Neural Machine Translation of Rare Words with Subword Units" (2016); Radford et
 al., "Improving Language Understanding by Generative Pre-Training" (2018); Lample and Conneau,
-"Cross-lingual Language Model Pretraining" (2019).  Equal to the Python classes OpenAIGPTTokenizer
+"Cross-lingual Language Model Pretraining" (2019). Equal to the Python classes OpenAIGPTTokenizer
 and XLMTokenizer of Hugging Face's transformers 4.57 (GPT without spaCy and ftfy).
 
-FastBertNormalize with a character map separates words by spaces.  A WordPiece kernel, whose
+FastBertNormalize with a character map separates words by spaces. A WordPiece kernel, whose
 vocabulary is the words that are a single piece, gives the ids of most words; merges are computed
 only for the other words.
 """
@@ -52,50 +52,50 @@ class BPETokenizer(Tokenizer):
     """GPT's and XLM's tokenizer: converts text to piece ids and byte offsets in the graph.
 
     Ids are those of the Python classes OpenAIGPTTokenizer (without spaCy and ftfy) and
-    XLMTokenizer of transformers 4.57 on Python 3.11, without the special tokens around them.  Each
-    character that the vocabulary lacks is one unknown piece.  If text is lower-cased, special
-    tokens are found in any case ("<UNK>" for "<unk>"), as in the Python classes.  It is not
+    XLMTokenizer of transformers 4.57 on Python 3.11, without the special tokens around them. Each
+    character that the vocabulary lacks is one unknown piece. If text is lower-cased, special
+    tokens are found in any case ("<UNK>" for "<unk>"), as in the Python classes. It is not
     available in TFLite.
 
     The splitter "bert" splits words as BERT does: at white space, punctuation and Chinese
-    characters.  "moses" normalizes punctuation and splits words by Moses' rules for a language;
+    characters. "moses" normalizes punctuation and splits words by Moses' rules for a language;
     Chinese, Japanese and Thai are split at spaces and have to be segmented beforehand.
 
-    A piece covers the bytes of the characters that it comes from, as in WordPieceTokenizer.  With
+    A piece covers the bytes of the characters that it comes from, as in WordPieceTokenizer. With
     "moses", where two single quotation marks become a double one, the first is covered; where Moses
     moves a full stop or comma into a quotation, the two marks have each other's offsets.
 
-    `detokenize` puts spaces at the ends of words and around special tokens.  Case and accents (with
-    `lower_case`), unknown characters, the kind and number of spaces, and whether punctuation was
-    separate are lost.
+    ``detokenize`` puts spaces at the ends of words and around special tokens. Case and accents
+    (with ``lower_case``), unknown characters, the kind and number of spaces, and whether
+    punctuation was separate are lost.
 
-    Files: `vocab.json` and `merges.txt`; OpenAI's `encoder_bpe_40000.json` and `vocab_40000.bpe`;
-    `tokenizer.json`; or fastBPE's `vocab…` and `codes…` (XLM's original files, to which 14 special
-    tokens are added in front).  The argument `max_pieces` of `load` limits the pieces that are read
-    from a fastBPE vocabulary, special tokens included; the default is `n_words` in `config.json`,
-    and without that file 95,000 for `vocab_xnli_15`, as in the published models, and no limit for
-    others.
+    Files: ``vocab.json`` and ``merges.txt``; OpenAI's ``encoder_bpe_40000.json`` and
+    ``vocab_40000.bpe``; ``tokenizer.json``; or fastBPE's ``vocab…`` and ``codes…`` (XLM's original
+    files, to which 14 special tokens are added in front). The argument ``max_pieces`` of ``load``
+    limits the pieces that are read from a fastBPE vocabulary, special tokens included; the default
+    is ``n_words`` in ``config.json``, and without that file 95,000 for ``vocab_xnli_15``, as in the
+    published models, and no limit for others.
 
     Args:
         vocabulary: the pieces in the order of their ids, with "</w>" after those that end a word,
-            or the path of a `vocab.json`.
-        merges: the pairs of pieces to merge, best first, or the path of a `merges.txt`.
+            or the path of a ``vocab.json``.
+        merges: the pairs of pieces to merge, best first, or the path of a ``merges.txt``.
         splitter: "bert" or "moses".
         language: for "moses", the ISO 639-1 code of the texts' language.
         prefixes: for "moses", the words that keep their full stop, with "#" after those that keep
             it only before a number; None for Moses' list for the language, which the package
-            sacremoses provides.  It is saved with the tokenizer.
+            sacremoses provides. It is saved with the tokenizer.
         lower_case: whether to lower-case and remove accents.
-        fast: whether character classes and special tokens are those of the `tokenizers` library,
-            as in a `tokenizer.json`, instead of those of the Python classes.
-        special_tokens: the special tokens; `unk_token` must be in the vocabulary.
+        fast: whether character classes and special tokens are those of the ``tokenizers`` library,
+            as in a ``tokenizer.json``, instead of those of the Python classes.
+        special_tokens: the special tokens; ``unk_token`` must be in the vocabulary.
         layout: the positions of the special tokens.
 
     Raises:
-        FileNotFoundError: there is no file at a path.
+        FileNotFoundError: if there is no file at a path.
         ImportError: Moses' list is needed and sacremoses is not installed.
         ValueError: vocabulary or merges are invalid or do not belong together, the splitter or
-            language is unknown; or as `Tokenizer`.
+            language is unknown; or as ``Tokenizer``.
     """
 
     kind = "bpe"
@@ -122,13 +122,13 @@ class BPETokenizer(Tokenizer):
         layout: Layout = A_THEN_B,
     ) -> None:
         if splitter not in SPLITTERS:
-            raise ValueError(f"splitter must be one of {', '.join(SPLITTERS)}, got {splitter!r}")
+            raise ValueError(f"splitter must be one of {', '.join(SPLITTERS)}, got {splitter!r}.")
         if fast and splitter != "bert":
-            raise ValueError("fast needs the splitter 'bert', the library has no other one")
+            raise ValueError("fast needs the splitter 'bert', the library has no other one.")
         if splitter == "moses" and prefixes is None:
             if language not in LANGUAGES:
                 raise ValueError(
-                    f"language must be one of {', '.join(LANGUAGES)}, got {language!r}"
+                    f"language must be one of {', '.join(LANGUAGES)}, got {language!r}."
                 )
             prefixes = nonbreaking_prefixes(language)
         vocabulary, merges, sources = vocabulary_and_merges(vocabulary, merges)
@@ -145,11 +145,11 @@ class BPETokenizer(Tokenizer):
         )
         spelling = _spelling(_alphabet(merges, self._state.pieces))
         symbols, ids = _symbols(merges, self._state.ids, spelling, sources[1])
-        made = sum(symbol in ids for symbol in symbols if len(symbol) > 1)
-        if merges and not made:
+        in_vocabulary = sum(symbol in ids for symbol in symbols if len(symbol) > 1)
+        if merges and not in_vocabulary:
             raise ValueError(
                 f"{sources[1]}: {sources[0]} has none of the pieces that these merges make; "
-                f"expected the files of one tokenizer, with {END!r} at the ends of words"
+                f"expected the files of one tokenizer, with {END!r} at the ends of words."
             )
         with tf.init_scope():
             self._moses = None
@@ -162,7 +162,7 @@ class BPETokenizer(Tokenizer):
             self._written = tf.constant(self._surface_forms())
 
     def in_language(self, language: str) -> BPETokenizer:
-        """Returns the tokenizer of texts of a language, as `Tokenizer.in_language`.
+        """Returns the tokenizer of texts of a language, as ``Tokenizer.in_language``.
 
         Raises:
             ImportError: Moses' list of abbreviations is needed and sacremoses is not installed.
@@ -180,15 +180,17 @@ class BPETokenizer(Tokenizer):
         """Returns a tokenizer with Moses' rules for a language and the tables of this one."""
         prefixes = tuple(nonbreaking_prefixes(language))
         options = {**self._state.options, "language": language, "prefixes": prefixes}
-        made = type(self).__new__(type(self))
+        tokenizer = type(self).__new__(type(self))
         # Assigning attributes would add them to what this tokenizer tracks, which is shared too.
-        made.__dict__.update(
+        tokenizer.__dict__.update(
             self.__dict__,
             _state=State(self._state.pieces, self._state.ids, options, self._state.in_languages),
             _moses=MosesWords(language, options["lower_case"], prefixes),
         )
-        made.__dict__.update(zip(("_ids", "_ids_and_offsets"), made._functions(), strict=True))
-        return made
+        tokenizer.__dict__.update(
+            zip(("_ids", "_ids_and_offsets"), tokenizer._functions(), strict=True)
+        )
+        return tokenizer
 
     def _surface_forms(self) -> list[str]:
         """Returns the text of each piece, spaces included."""
@@ -235,11 +237,11 @@ class BPETokenizer(Tokenizer):
         if self._moses is None:
             normalized, source = self._normalizer.normalize_with_offsets(texts)
         else:
-            words, given, splits = self._moses.with_sources(texts)
+            words, sources, splits = self._moses.with_sources(texts)
             normalized, source = self._normalizer.normalize_with_offsets(words)
             row = row_of_each(source.row_splits, tf.size(source.values, tf.int64))
             place = tf.gather(splits, row) + tf.cast(source.values, tf.int64)
-            source = source.with_values(tf.gather(given, place))
+            source = source.with_values(tf.gather(sources, place))
         pieces = self._look_up(normalized, offsets)
         raw = bytes_of(texts)
         spans = original_spans if self._moses is None else _spans_of_characters
@@ -267,19 +269,19 @@ class BPETokenizer(Tokenizer):
         marked = tf.strings.join([texts, _END])
         size = tf.size(words.ids, tf.int64)
         if offsets:
-            found, begin, end = self._merger.with_offsets(marked)
-            word = row_of_each(found.row_splits, tf.size(found.values, tf.int64))
+            merged, begin, end = self._merger.with_offsets(marked)
+            word = row_of_each(merged.row_splits, tf.size(merged.values, tf.int64))
             base = tf.gather(rare.starts, word)
             begin = base + tf.cast(begin.values, base.dtype)
             # The end-of-word mark has additional bytes.
             end = tf.minimum(base + tf.cast(end.values, base.dtype), tf.gather(rare.ends, word))
         else:
-            found = self._merger(marked)
+            merged = self._merger(marked)
         # A row with one piece for each word, then the rows of the merged words; each word uses one
         # row.
         rows = tf.RaggedTensor.from_row_splits(
-            tf.range(size + tf.size(found.values, tf.int64)),
-            tf.concat([tf.range(size), size + found.row_splits], 0),
+            tf.range(size + tf.size(merged.values, tf.int64)),
+            tf.concat([tf.range(size), size + merged.row_splits], 0),
             validate=False,
         )
         where = tf.where(is_rare)
@@ -292,7 +294,7 @@ class BPETokenizer(Tokenizer):
             return tf.gather(tf.concat([known, others], 0), taken.values)
 
         return Pieces(
-            merged_values(words.ids, found.values),
+            merged_values(words.ids, merged.values),
             merged_values(words.starts, begin) if offsets else None,
             merged_values(words.ends, end) if offsets else None,
             tf.gather(taken.row_splits, words.splits),
@@ -302,7 +304,7 @@ class BPETokenizer(Tokenizer):
 def _spans_of_characters(
     raw: tf.RaggedTensor, source: tf.RaggedTensor, rows: tf.Tensor, starts: Any, ends: Any
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Like `original_spans`, for a `source` whose offsets are all those of the first byte of a
+    """Like ``original_spans``, for a ``source`` whose offsets are all those of the first byte of a
     character or of a sequence that is not UTF-8."""
     base = tf.gather(source.row_splits, rows)
     start = tf.gather(source.values, base + starts)
@@ -335,7 +337,7 @@ def _spelling(alphabet: Sequence[str]) -> dict[str, str]:
     """Returns the character of the kernels' alphabet that represents each character.
 
     The WordPiece kernel splits at white space, punctuation and Chinese characters of its own
-    Unicode tables.  All but letters and numbers are therefore replaced by private-use characters.
+    Unicode tables. All but letters and numbers are therefore replaced by private-use characters.
     """
     spare = (chr(code) for code in (*range(_FIRST_FREE, 0xF900), *range(0xF0000, 0xFFFFE)))
     return {char: char if _is_plain(char) else next(spare) for char in alphabet}

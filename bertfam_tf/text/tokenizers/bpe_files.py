@@ -31,15 +31,15 @@ _PUBLISHED_SIZES = {"vocab_xnli_15": 95_000}
 
 
 def read_files(path: Path, max_pieces: int | None) -> dict[str, Any]:
-    """Returns the arguments of `BPETokenizer` that the files in a directory define.
+    """Returns the arguments of ``BPETokenizer`` that the files in a directory define.
 
     Args:
         path: the directory.
         max_pieces: the maximum number of pieces of a fastBPE vocabulary, or None.
 
     Raises:
-        FileNotFoundError: there are no such files.
-        ValueError: a file is damaged or describes another kind of tokenizer.
+        FileNotFoundError: if there are no such files.
+        ValueError: if a file is damaged or describes another kind of tokenizer.
     """
     for names in _PAIRS_OF_FILES:
         vocabulary, merges = (path / name for name in names)
@@ -62,7 +62,7 @@ def read_files(path: Path, max_pieces: int | None) -> dict[str, Any]:
         return {"vocabulary": pieces, "merges": _read_codes(codes[0])}
     raise FileNotFoundError(
         f"{path}: found neither {VOCABULARY_JSON} with {MERGES_FILE} nor {JSON_FILE} nor one "
-        "vocab… and one codes… of fastBPE, expected them next to the weights"
+        "vocab… and one codes… of fastBPE, expected them next to the weights."
     )
 
 
@@ -72,7 +72,7 @@ def _read_fast_bpe_vocabulary(path: Path) -> list[str]:
     for number, line in enumerate(read_lines(path), 1):
         piece, _, count = line.rpartition(" ")
         if not piece or not count.isdigit():
-            raise ValueError(f"{path}: line {number} is {line[:40]!r}, expected a piece, a count")
+            raise ValueError(f"{path}: line {number} is {line[:40]!r}, expected a piece, a count.")
         unfinished = piece.endswith(_UNFINISHED)
         pieces.append(piece.removesuffix(_UNFINISHED) if unfinished else piece + END)
     return pieces
@@ -85,7 +85,7 @@ def _read_codes(path: Path) -> list[tuple[str, str]]:
         parts = line.split(" ")
         if len(parts) != 3 or not all(parts) or not parts[2].isdigit():
             raise ValueError(
-                f"{path}: line {number} is {line[:40]!r}, expected two symbols and a count"
+                f"{path}: line {number} is {line[:40]!r}, expected two symbols and a count."
             )
         merges.append((parts[0], parts[1]))
     return merges
@@ -112,7 +112,7 @@ def _of_pipeline(pipeline: Pipeline) -> dict[str, Any]:
 def check_merging(pipeline: Pipeline, suffix: str) -> None:
     """Raises ValueError for options of a BPE model other than plain merges with a suffix."""
     model = pipeline.model
-    for what, found, expected in (
+    for what, actual, expected in (
         ("suffix of words", model["end_of_word_suffix"] or "", suffix),
         ("prefix inside words", model["continuing_subword_prefix"] or "", ""),
         ("dropout of merges", model["dropout"] or 0, 0),
@@ -120,4 +120,4 @@ def check_merging(pipeline: Pipeline, suffix: str) -> None:
         ("byte fallback", model["byte_fallback"], False),
         ("ignoring of merges", model["ignore_merges"], False),
     ):
-        pipeline.expect(what, found, expected)
+        pipeline.expect(what, actual, expected)

@@ -1,9 +1,9 @@
 """Byte-level byte-pair encoding as a TensorFlow graph: the tokenizer of GPT-2 and RoBERTa.
 
-Radford et al., "Language Models are Unsupervised Multitask Learners" (2019).  Equal to Hugging
-Face's `tokenizers`.  FastBertNormalize with a character map classifies each byte as part of a
+Radford et al., "Language Models are Unsupervised Multitask Learners" (2019). Equal to Hugging
+Face's ``tokenizers``. FastBertNormalize with a character map classifies each byte as part of a
 letter, a number, white space or something else; word boundaries are found by vectorized operations
-on all bytes of a batch.  A static table has the ids of words that are a single piece; merges are
+on all bytes of a batch. A static table has the ids of words that are a single piece; merges are
 computed only for the other words, once for each distinct word.
 """
 
@@ -40,8 +40,8 @@ from bertfam_tf.text.tokenizers.base import Tokenizer
 from bertfam_tf.text.tokenizers.bpe_files import check_merging
 from bertfam_tf.text.tokenizers.matching import matcher, normalized_tokens_in_text
 
-# The code of a character's first byte.  Its other bytes have `_INNER` added, and the first byte of
-# white space `_INNER * _WIDTH` for each of these.
+# The code of a character's first byte. Its other bytes have ``_INNER`` added, and the first byte of
+# white space ``_INNER * _WIDTH`` for each of these.
 _LETTER, _NUMBER, _OTHER, _BLANK, _SPACE = 1, 2, 3, 4, 5
 _KIND, _INNER, _WIDTH = 7, 8, 2
 # For bytes that are not UTF-8; longer than any sequence that it can replace.
@@ -69,19 +69,19 @@ class ByteBPETokenizer(Tokenizer):
     """GPT-2's and RoBERTa's tokenizer: converts text to piece ids and byte offsets in the graph.
 
     Ids are those of Hugging Face's GPT2TokenizerFast and RobertaTokenizerFast without the special
-    tokens around them.  Lossless: `detokenize(tokenize(text))` is the text if it is valid UTF-8.
+    tokens around them. Lossless: ``detokenize(tokenize(text))`` is the text if it is valid UTF-8.
     It is not available in TFLite.
 
     A piece covers its own bytes, or the whole character if it is only a part of one, as in the
-    reference (whose offsets are in characters).  A space that `add_prefix_space` adds covers
+    reference (whose offsets are in characters). A space that ``add_prefix_space`` adds covers
     nothing; in the reference it covers the next character.
 
-    Files: `tokenizer.json` or, without it, `vocab.json` and `merges.txt`.
+    Files: ``tokenizer.json`` or, without it, ``vocab.json`` and ``merges.txt``.
 
     Args:
-        vocabulary: the pieces in the order of their ids, bytes as in `byte_characters`, or the path
-            of a `vocab.json`.
-        merges: the pairs of pieces to merge, best first, or the path of a `merges.txt`.
+        vocabulary: the pieces in the order of their ids, bytes as in ``byte_characters``, or the
+            path of a ``vocab.json``.
+        merges: the pairs of pieces to merge, best first, or the path of a ``merges.txt``.
         add_prefix_space: whether a space is added before a text that does not begin with one.
         trim_offsets: whether the offsets of a piece exclude its spaces.
         compose: whether texts are normalized to Unicode's form NFC first.
@@ -89,9 +89,9 @@ class ByteBPETokenizer(Tokenizer):
         layout: the positions of the special tokens.
 
     Raises:
-        FileNotFoundError: there is no file at a path.
+        FileNotFoundError: if there is no file at a path.
         ValueError: vocabulary or merges are invalid, do not belong together, or lack one of the 256
-            bytes; or as `Tokenizer`.
+            bytes; or as ``Tokenizer``.
     """
 
     kind = "byte_bpe"
@@ -124,13 +124,13 @@ class ByteBPETokenizer(Tokenizer):
         characters = byte_characters()
         missing = [byte for byte, char in enumerate(characters) if char not in ids]
         if missing:
-            raise ValueError(f"{sources[0]}: no pieces for the bytes {missing}, expected all 256")
+            raise ValueError(f"{sources[0]}: no pieces for the bytes {missing}, expected all 256.")
         symbols = reachable_merges(characters, merges, sources[1])
         unlisted = [symbol for symbol in symbols if symbol not in ids]
         if unlisted:
             raise ValueError(
                 f"{sources[1]}: merges make {unlisted[0]!r} and {len(unlisted) - 1} more symbols "
-                f"that {sources[0]} lacks; expected the files of one tokenizer"
+                f"that {sources[0]} lacks; expected the files of one tokenizer."
             )
         to_byte = {char: byte for byte, char in enumerate(characters)}
         texts = [_as_bytes(piece, to_byte) for piece in self._state.pieces]
@@ -194,10 +194,10 @@ class ByteBPETokenizer(Tokenizer):
 
     def _encode_composed(self, texts: tf.Tensor, offsets: bool) -> Pieces:
         """Splits texts in NFC, string [n], with the tokens that are looked for in them."""
-        found = self._normalized_matcher
-        if found is None:
+        token_matcher = self._normalized_matcher
+        if token_matcher is None:
             return self._encode_plain(texts, offsets)
-        may = found.may_be_in(texts)
+        may = token_matcher.may_be_in(texts)
         pieces = self._encode_plain(tf.where(may, "", texts), offsets)
 
         def with_tokens(*tensors: tf.Tensor) -> list[tf.Tensor]:
@@ -205,13 +205,13 @@ class ByteBPETokenizer(Tokenizer):
                 return self._encode_plain(texts, offsets)
 
             trim_offsets = self._state.options["trim_offsets"]
-            return found.encode_around(tensors[-1], encode, trim_offsets).tensors()
+            return token_matcher.encode_around(tensors[-1], encode, trim_offsets).tensors()
 
         return Pieces.from_tensors(unlikely(may, with_tokens, pieces.tensors(), [texts]))
 
     def _encode_plain(self, texts: tf.Tensor, offsets: bool) -> Pieces:
         """Splits texts, string [n], without special tokens."""
-        given = texts
+        original = texts
         if self._state.options["add_prefix_space"]:
             first = tf.strings.substr(texts, 0, 1)
             bare = (first != " ") & (first != "")
@@ -223,11 +223,11 @@ class ByteBPETokenizer(Tokenizer):
         def encode_damaged(*tensors: tf.Tensor) -> list[tf.Tensor]:
             return self._encode_damaged(tensors[-1], offsets).tensors()
 
-        found = unlikely(tf.reduce_any(damaged), encode_damaged, pieces.tensors(), [texts])
-        pieces = Pieces.from_tensors(found)
+        tensors = unlikely(tf.reduce_any(damaged), encode_damaged, pieces.tensors(), [texts])
+        pieces = Pieces.from_tensors(tensors)
         if offsets and self._state.options["add_prefix_space"]:
             shift = tf.gather(tf.cast(bare, tf.int32), pieces.rows())
-            length = tf.gather(tf.strings.length(given), pieces.rows())
+            length = tf.gather(tf.strings.length(original), pieces.rows())
             pieces = pieces._replace(
                 starts=tf.maximum(pieces.starts - shift, 0),
                 ends=tf.clip_by_value(pieces.ends - shift, 0, length),
@@ -255,11 +255,11 @@ class ByteBPETokenizer(Tokenizer):
         pieces = self._split(clean, self._kinds.normalize(clean), offsets)
         base = tf.gather(source.row_splits, pieces.rows())
 
-        def given(places: tf.Tensor) -> tf.Tensor:
+        def original(places: tf.Tensor) -> tf.Tensor:
             places = base + tf.cast(places, base.dtype)
             return tf.cast(tf.gather(source.values, places), tf.int32)
 
-        return pieces._replace(starts=given(pieces.starts), ends=given(pieces.ends))
+        return pieces._replace(starts=original(pieces.starts), ends=original(pieces.ends))
 
     def _split(self, texts: tf.Tensor, kinds: tf.Tensor, offsets: bool) -> Pieces:
         """Splits UTF-8 texts, string [n], given the codes of their bytes, string [n]."""
@@ -290,8 +290,8 @@ class ByteBPETokenizer(Tokenizer):
     def _look_up(self, words: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the ids of the pieces of words, string [n], and their row splits, int64
         [n + 1]."""
-        found = self._whole_words.lookup(words)
-        rare = tf.where(found < 0)[:, 0]
+        ids = self._whole_words.lookup(words)
+        rare = tf.where(ids < 0)[:, 0]
         distinct, which = tf.unique(tf.gather(words, rare), tf.int64)
         characters = tf.io.decode_raw(tf.strings.reduce_join(distinct), tf.uint8)
         lengths = tf.cast(tf.strings.length(distinct), tf.int64)
@@ -304,9 +304,9 @@ class ByteBPETokenizer(Tokenizer):
         merged = self._merger(spelled)
         # A row with one id for each word, then the rows of the merged words; each word uses one
         # row.
-        size = tf.size(found, tf.int64)
+        size = tf.size(ids, tf.int64)
         rows = tf.RaggedTensor.from_row_splits(
-            tf.concat([found, merged.values], 0),
+            tf.concat([ids, merged.values], 0),
             tf.concat([tf.range(size), size + merged.row_splits], 0),
             validate=False,
         )
@@ -335,7 +335,7 @@ class ByteBPETokenizer(Tokenizer):
             return {"vocabulary": read_vocabulary_json(vocabulary), "merges": pairs}, vocabulary
         raise FileNotFoundError(
             f"{folder}: found neither {VOCABULARY_JSON} with {MERGES_FILE} nor {JSON_FILE}, "
-            "expected them next to the weights"
+            "expected them next to the weights."
         )
 
     @staticmethod
@@ -388,7 +388,7 @@ def _words(data: tf.Tensor, codes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         codes: uint8 [n], their codes, 0 at the zeros.
 
     Returns:
-        `(starts, ends)`, int64 [words], in bytes of `data` (end exclusive).
+        ``(starts, ends)``, int64 [words], in bytes of ``data`` (end exclusive).
     """
     kinds = codes & _KIND
     kind, before = kinds[1:-3], kinds[:-4]
@@ -430,7 +430,7 @@ def _framed(rows: tf.Tensor) -> tf.Tensor:
 def _whole_characters(
     start: tf.Tensor, end: tf.Tensor, inner: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Widens spans to whole characters; `inner`, bool [bytes], is true at continuation bytes."""
+    """Widens spans to whole characters; ``inner``, bool [bytes], is true at continuation bytes."""
     for _ in range(3):
         start -= tf.cast(tf.gather(inner, start), start.dtype)
         end += tf.cast(tf.gather(inner, end), end.dtype)

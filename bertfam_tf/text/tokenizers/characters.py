@@ -1,4 +1,4 @@
-"""Words as the bytes of their characters, as ELMo reads them (arXiv 1802.05365)."""
+"""Encodes words as bytes, as ELMo reads them (arXiv 1802.05365)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MAX_CHARACTERS = 256
 
 
 class CharacterTokenizer(Tokenizer):
-    """Each word as the ids of its UTF-8 bytes, between a begin and an end, filled up to a width.
+    """Encodes each word as the ids of its UTF-8 bytes between start and end marks, with padding.
 
     There is no vocabulary of words. ELMo itself reads text that is already split into words; as its
     training data separate punctuation, the default splits as BERT's basic tokenizer does, without
@@ -39,22 +39,22 @@ class CharacterTokenizer(Tokenizer):
     character. Ids are those of AllenNLP's ELMo: byte + 1; 257 and 258 in the tokens that begin and
     end a sentence; 259, 260 and 261 where a word begins, ends and is filled up; 0 at padding.
 
-    `tokenize` and packing return ids with a last axis of ``max_characters``, and `special_ids` has
-    a token's row for each role.
+    ``tokenize`` and packing return ids with a last axis of ``max_characters``, and ``special_ids``
+    has a token's row for each role.
 
-    Files: `tokenizer_config.json`, or AllenNLP's `*options.json` for ``max_characters``.
+    Files: ``tokenizer_config.json``, or AllenNLP's ``*options.json`` for ``max_characters``.
 
     Args:
         split: where texts are split into words: ``"spaces"`` or ``"punctuation"``, as
-            `WordSplitter` takes it.
+            ``WordSplitter`` takes it.
         max_characters: the number of ids of each word, from 3 to 256.
         special_tokens: the names of the special tokens; they are not found in text.
         layout: the positions of the special tokens; None for a sentence's begin and end around each
             text.
 
     Raises:
-        ValueError: `split` is unknown, `max_characters` is out of range, or special tokens are to
-            be found in text.
+        ValueError: ``split`` is unknown, ``max_characters`` is out of range, or special tokens are
+            to be found in text.
     """
 
     kind = "characters"
@@ -72,12 +72,12 @@ class CharacterTokenizer(Tokenizer):
         if type(max_characters) is not int or not 3 <= max_characters <= _MAX_CHARACTERS:
             raise ValueError(
                 f"max_characters must be an integer from 3 to {_MAX_CHARACTERS}, got "
-                f"{truncated_repr(max_characters)}"
+                f"{truncated_repr(max_characters)}."
             )
         if special_tokens.special_tokens_in_text or list(special_tokens)[3:]:
             raise ValueError(
                 "special tokens must have special_tokens_in_text=False and be a bos_token, an "
-                "eos_token and a pad_token, because words are read as characters"
+                "eos_token and a pad_token, because words are read as characters."
             )
         super().__init__(
             _pieces(special_tokens),
@@ -101,7 +101,7 @@ class CharacterTokenizer(Tokenizer):
 
     @property
     def special_ids(self) -> dict[str, Any]:
-        """The ids of each special token, a row of `max_characters`, by role."""
+        """The ids of each special token, a row of ``max_characters``, by role."""
         width = self.max_characters
         rows = {"pad": (0,) * width}
         for role, character in (("bos", 256), ("eos", 257)):
@@ -110,7 +110,7 @@ class CharacterTokenizer(Tokenizer):
         return {role: row for role, row in rows.items() if self.special_tokens.of(role)}
 
     def id_to_token(self, ids: Any) -> Any:
-        """Returns the words of rows of ids: a `str` for one row, else strings.
+        """Returns the words of rows of ids: a ``str`` for one row, else strings.
 
         Args:
             ids: integers (…, characters), or a list of them for one row.
@@ -156,11 +156,11 @@ class CharacterTokenizer(Tokenizer):
         files = sorted(folder.glob(_OPTIONS))
         if len(files) != 1:
             raise FileNotFoundError(
-                f"{folder}: expected {CONFIG_FILE} or one {_OPTIONS}, found {len(files)}"
+                f"{folder}: expected {CONFIG_FILE} or one {_OPTIONS}, found {len(files)}."
             )
         characters = read_json(files[0]).get("char_cnn")
         if not isinstance(characters, dict) or "max_characters_per_token" not in characters:
-            raise ValueError(f"{files[0]}: found no char_cnn.max_characters_per_token")
+            raise ValueError(f"{files[0]}: found no char_cnn.max_characters_per_token.")
         return {"max_characters": characters["max_characters_per_token"]}, files[0]
 
     @classmethod

@@ -89,17 +89,17 @@ class SpecialTokenMatcher:
         Args:
             texts: string [batch].
             encode: splits the strings, [n], between special tokens.
-            trim_offsets: whether offsets exclude the white space that `lstrip` tokens absorb.
+            trim_offsets: whether offsets exclude the white space that ``lstrip`` tokens absorb.
         """
         raw = bytes_of(texts)
         size = tf.size(raw.values, tf.int64)
         row = row_of_each(raw.row_splits, size)
-        at, found = self.find(raw.values)
+        at, matches = self.find(raw.values)
         room = tf.gather(raw.row_splits, tf.gather(row, at) + 1) - at
-        found &= room[:, tf.newaxis] >= self.byte_counts
+        matches &= room[:, tf.newaxis] >= self.byte_counts
         # Of tokens that begin at the same byte, the longest one is used.
-        which = tf.argmax(tf.where(found, tf.cast(self.byte_counts, tf.int32), 0), -1)
-        hit = tf.where(tf.reduce_any(found, -1))[:, 0]
+        which = tf.argmax(tf.where(matches, tf.cast(self.byte_counts, tf.int32), 0), -1)
+        hit = tf.where(tf.reduce_any(matches, -1))[:, 0]
         which, first = tf.gather(which, hit), tf.gather(at, hit)
         end = first + tf.gather(self.byte_counts, which)
         if self._overlap:
@@ -160,7 +160,7 @@ def _include_spaces(
     is_token: tf.Tensor,
     lstrip: tf.Tensor,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Moves white space at the end of a segment to an `lstrip` token that follows it.
+    """Moves white space at the end of a segment to an ``lstrip`` token that follows it.
 
     All arguments have one value per segment, [n]; returns the texts, starts and ends of segments.
     """
@@ -179,10 +179,10 @@ def _without_overlaps(first: tf.Tensor, end: tf.Tensor) -> tf.Tensor:
     of the last one that is used.
 
     Args:
-        first, end: int64 [k], in ascending order of `first`.
+        first, end: int64 [k], in ascending order of ``first``.
     """
     count = tf.size(first, tf.int64)
-    # The match that follows each one, `count` after the last; doubled, the one after 2, 4, 8, ….
+    # The match that follows each one, ``count`` after the last; doubled, the one after 2, 4, 8, ….
     following = tf.concat([tf.searchsorted(first, end, out_type=tf.int64), [count]], 0)
     used = tf.range(count + 1) == 0
 
@@ -203,12 +203,12 @@ def tokens_in_text(special: SpecialTokens, ids: Mapping[str, int]) -> list[str]:
     """Returns the tokens that are looked for in texts before these are normalized.
 
     Raises:
-        ValueError: an additional special token or added token is not in the vocabulary.
+        ValueError: if an additional special token or added token is not in the vocabulary.
     """
     named = (*special.additional_special_tokens, *special.added_tokens)
     missing = [token for token in named if token not in ids]
     if missing:
-        raise ValueError(f"additional special tokens {missing} are not in the vocabulary")
+        raise ValueError(f"additional special tokens {missing} are not in the vocabulary.")
     tokens = [*(special if special.special_tokens_in_text else ()), *special.added_tokens]
     left = (each for each in dict.fromkeys(tokens) if each not in special.normalized_tokens)
     return [token for token in left if token in ids]
@@ -226,14 +226,14 @@ def matcher(
     """Returns the matcher of a tokenizer's special tokens; None if there are none to find in text.
 
     Args:
-        tokens: the tokens to find, see `tokens_in_text`.
+        tokens: the tokens to find, see ``tokens_in_text``.
         special: the special tokens.
         ids: the ids of the vocabulary.
         anything: whether tokens may begin, end and overlap in any way.
 
     Raises:
-        ValueError: a token cannot be found in text (it must begin and end with ASCII punctuation,
-            and its first character must not be elsewhere in a special token).
+        ValueError: if a token cannot be found in text (it must begin and end with ASCII
+            punctuation, and its first character must not be elsewhere in a special token).
     """
     if not tokens:
         return None
@@ -241,7 +241,7 @@ def matcher(
     if len(tokens) * longest > _MAX_TABLE_BYTES:
         raise ValueError(
             f"{len(tokens)} special tokens of up to {longest} bytes are more than can be found in "
-            "text; set special_tokens_in_text=False"
+            "text; set special_tokens_in_text=False."
         )
     inner = "".join(other[1:] for other in tokens)
     for token in () if anything else tokens:
@@ -249,7 +249,7 @@ def matcher(
             raise ValueError(
                 f"special token {token!r} cannot be found in text: expected it to begin and end "
                 "with ASCII punctuation, and its first character nowhere else in a special token; "
-                "set special_tokens_in_text=False"
+                "set special_tokens_in_text=False."
             )
     return SpecialTokenMatcher(
         ids=np.array([ids[token] for token in tokens], np.int32),
@@ -284,10 +284,10 @@ class LowerCasingMatcher(SpecialTokenMatcher):
     def find(self, data: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         data = tf.cast(data, tf.int32)
         upper = (data >= ord("A")) & (data <= ord("Z"))
-        at, found = super().find(tf.where(upper, data + 32, data))
+        at, matches = super().find(tf.where(upper, data + 32, data))
         if self._exact.any():
-            found = tf.where(self._exact, windows_equal(data, at, self.patterns), found)
-        return at, found
+            matches = tf.where(self._exact, windows_equal(data, at, self.patterns), matches)
+        return at, matches
 
 
 def with_spellings(exact: SpecialTokenMatcher) -> SpecialTokenMatcher:

@@ -1,10 +1,10 @@
 """SentencePiece as a TensorFlow graph: the tokenizer of ALBERT, XLNet, XLM-R and DeBERTa-v3.
 
 Kudo and Richardson, "SentencePiece" (arXiv 1808.06226); Kudo, "Subword Regularization" (arXiv
-1804.10959) for the unigram model.  The kernel FastSentencepiece of tensorflow-text finds the
-pieces.  The Python preprocessing of the published tokenizers (quotation marks, accents, case) and
+1804.10959) for the unigram model. The kernel FastSentencepiece of tensorflow-text finds the
+pieces. The Python preprocessing of the published tokenizers (quotation marks, accents, case) and
 the rules in the model file are combined into one set of rules, which the kernel applies in the same
-pass; if that is impossible (see `charsmap.compose`), FastBertNormalize applies the preprocessing.
+pass; if that is impossible (see ``charsmap.compose``), FastBertNormalize applies the preprocessing.
 """
 
 from __future__ import annotations
@@ -56,24 +56,25 @@ _TREATMENT = ("lower_case", "strip_accents", "unify_spaces", "unify_quotes", "sp
 class SentencePieceTokenizer(Tokenizer):
     """SentencePiece's unigram model: converts text to piece ids and byte offsets in the graph.
 
-    By default the ids are those of SentencePiece.  With the options of a published class (see
-    `Tokenizer.load`) they are those of the Python tokenizers that ALBERT, XLNet and XLM-R were
+    By default the ids are those of SentencePiece. With the options of a published class (see
+    ``Tokenizer.load``) they are those of the Python tokenizers that ALBERT, XLNet and XLM-R were
     published with, without the special tokens around them.
 
     If a text has two equally good segmentations (99|9, 9|99), the rounding of sums decides, as in
     SentencePiece, whose releases differ from each other in this case.
 
-    Offsets exclude white space: "▁world" covers "world".  A single "▁" covers the first character
-    of its word.  Offsets are the same as in Hugging Face's fast tokenizers, except for characters
-    that normalization replaces by several (½) or removes.  If `split_digit_comma` splits a piece in
+    Offsets exclude white space: "▁world" covers "world". A single "▁" covers the first character of
+    its word. Offsets are the same as in Hugging Face's fast tokenizers, except for characters that
+    normalization replaces by several (½) or removes. If ``split_digit_comma`` splits a piece in
     which normalization changed a character, each part covers the whole piece.
 
-    `detokenize` returns the same as SentencePiece's decoder: the normalized text, in which control
-    symbols are empty and unknown pieces are " ⁇ ".  It is the original text if the model does not
-    normalize.
+    ``detokenize`` returns the same as SentencePiece's decoder: the normalized text, in which
+    control symbols are empty and unknown pieces are " ⁇ ". It is the original text if the model
+    does not normalize.
 
-    Files: one SentencePiece model, `spiece.model`, `sentencepiece.bpe.model` or another `*.model`.
-    It does not contain the arguments below, so `load` needs a published class, or `preset=""`.
+    Files: one SentencePiece model, ``spiece.model``, ``sentencepiece.bpe.model`` or another
+    ``*.model``. It does not contain the arguments below, so ``load`` needs a published class, or
+    ``preset=""``.
 
     Args:
         model: the content of a SentencePiece model file, or its path.
@@ -87,15 +88,15 @@ class SentencePieceTokenizer(Tokenizer):
         fairseq_ids: whether ids are those of fairseq: <s>, <pad>, </s>, <unk>, the model's pieces
             except the first three, <mask>.
         appended_pieces: special pieces with the ids after the model's, those of them that it lacks.
-        special_tokens: the special tokens; None for `unk_token` uses the model's.  With
-            `lower_case`, lower-case special tokens are also found in upper case, as in the
+        special_tokens: the special tokens; None for ``unk_token`` uses the model's. With
+            ``lower_case``, lower-case special tokens are also found in upper case, as in the
             reference.
         layout: the positions of the special tokens.
 
     Raises:
-        FileNotFoundError: the model is a path and there is no such file.
-        ValueError: the model is damaged or of a kind that is not supported (BPE, byte fallback,
-            white space at the ends of words); or as `Tokenizer`.
+        FileNotFoundError: if the model is a path and there is no such file.
+        ValueError: if the model is damaged or of a kind that is not supported (BPE, byte fallback,
+            white space at the ends of words); or as ``Tokenizer``.
     """
 
     kind = "sentencepiece"
@@ -209,7 +210,7 @@ class SentencePieceTokenizer(Tokenizer):
         if "keep_accents" in config:
             stated["strip_accents"] = not config["keep_accents"]
         if config.get("split_by_punct"):
-            raise ValueError(f"{path}: split_by_punct is true, which is not supported")
+            raise ValueError(f"{path}: split_by_punct is true, which is not supported.")
         if "appended_pieces" in config:
             stated["appended_pieces"] = tuple(config["appended_pieces"])
         return stated | {name: bool(config[name]) for name in _TREATMENT if name in config}
@@ -237,8 +238,8 @@ class SentencePieceTokenizer(Tokenizer):
 
     def _ragged(self, texts: tf.Tensor, offsets: bool) -> tuple[tf.RaggedTensor, ...]:
         # One table lookup determines whether the kernel's pieces are the final result.
-        found = self._find(texts, offsets)
-        pieces = self._with_ids(found)
+        kernel_pieces = self._find(texts, offsets)
+        pieces = self._with_ids(kernel_pieces)
         if self._irregular is not None:
 
             def encode(texts: tf.Tensor) -> Pieces:
@@ -249,14 +250,14 @@ class SentencePieceTokenizer(Tokenizer):
                 texts = tensors[-1]
                 return self._with_special_tokens(processed, texts, encode).tensors()
 
-            irregular = tf.reduce_any(tf.gather(self._irregular, found.ids))
+            irregular = tf.reduce_any(tf.gather(self._irregular, kernel_pieces.ids))
             pieces = Pieces.from_tensors(unlikely(irregular, rest, pieces.tensors(), [texts]))
         if not offsets:
             return (pieces.ragged(pieces.ids),)
         return tuple(pieces.ragged(part) for part in (pieces.ids, pieces.starts, pieces.ends))
 
     def _may_contain_special(self, texts: tf.Tensor, pieces: Pieces) -> tf.Tensor:
-        # Without `decode_raw`, which is not available in TFLite.
+        # Without ``decode_raw``, which is not available in TFLite.
         assert self._matcher is not None
         return tf.reduce_any(self._matcher.find(bytes_of(texts).values)[1])
 
@@ -284,7 +285,7 @@ class SentencePieceTokenizer(Tokenizer):
         return pieces._replace(ids=tf.gather(self._to_id, pieces.ids))
 
     def _postprocessed(self, pieces: Pieces) -> Pieces:
-        """Joins unknown pieces, and splits those that `split_digit_comma` affects."""
+        """Joins unknown pieces, and splits those that ``split_digit_comma`` affects."""
         if self._has_unknown_pieces:
             pieces = self._join_unknown(pieces)
         return pieces if self._replacements is None else self._replacements.apply(pieces)
@@ -319,7 +320,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     def _irregular_pieces(self, ids: np.ndarray, openings: set[str]) -> np.ndarray | None:
         """Returns bool [kernel's vocabulary], which pieces need further processing: unknown pieces,
-        parts of special tokens, pieces to split.  None if there are none.
+        parts of special tokens, pieces to split. None if there are none.
 
         Args:
             ids: int32 [vocabulary], the ids of the kernel's pieces.
@@ -339,7 +340,7 @@ class SentencePieceTokenizer(Tokenizer):
         """Returns the replacements of pieces that end in a digit and a comma."""
         pieces, ids = self._state.pieces, self._state.ids
         if "," not in ids:
-            raise ValueError("split_digit_comma needs a piece ',', which the vocabulary lacks")
+            raise ValueError("split_digit_comma needs a piece ',', which the vocabulary lacks.")
         kinds = self._kinds.content
         selected = [index for index, piece in enumerate(pieces)
                      if kinds[index] in FOUND
@@ -348,9 +349,9 @@ class SentencePieceTokenizer(Tokenizer):
         with tf.init_scope():
             texts = tf.constant([pieces[i][:-1].replace(SPACE, "") for i in selected], tf.string)
             rows = self._encode(texts, offsets=False)
-            found = rows.ragged(rows.ids).to_list()
+            segmented = rows.ragged(rows.ids).to_list()
         parts: dict[int, list[int]] = {}
-        for index, row in zip(selected, found, strict=True):
+        for index, row in zip(selected, segmented, strict=True):
             opening = pieces[row[0]]
             if not pieces[index].startswith(SPACE) and opening.startswith(SPACE):
                 glued = ids.get(opening[1:], self.unk_id)
@@ -368,16 +369,16 @@ class _Bytes:
 
 def _find_model(path: Path) -> Path:
     """Returns the model file of a directory."""
-    found = [path / name for name in _MODEL_FILES if (path / name).is_file()]
-    found = found or sorted(file for file in path.glob("*.model") if file.is_file())
-    if not found:
+    models = [path / name for name in _MODEL_FILES if (path / name).is_file()]
+    models = models or sorted(file for file in path.glob("*.model") if file.is_file())
+    if not models:
         raise FileNotFoundError(
             f"{path}: found no SentencePiece model, expected {', '.join(_MODEL_FILES[:-1])} or "
-            "another *.model"
+            "another *.model."
         )
-    if len(found) > 1:
-        names = ", ".join(file.name for file in found)
+    if len(models) > 1:
+        names = ", ".join(file.name for file in models)
         raise ValueError(
-            f"{path}: found {names}, expected one SentencePiece model; pass the path of the file"
+            f"{path}: found {names}, expected one SentencePiece model; pass the path of the file."
         )
-    return found[0]
+    return models[0]

@@ -32,14 +32,14 @@ class Kernels(NamedTuple):
     """The kernels of a model.
 
     Fields:
-        model: the adapted `ModelProto`, serialized.
+        model: the adapted ``ModelProto``, serialized.
         tokenizer: the FastSentencepiece kernel for it.
         unknown_pieces: the number of pieces at its end that are unknown characters.
         normalizer: the FastBertNormalize kernel to apply before it, or None.
         per_character: the FastBertNormalize kernel that normalizes each character separately, from
             which the offsets of pieces are computed.
         byte_counts, character_counts: int32 [pieces], without spaces; 1 for unknown pieces.
-        first_bytes: int32 [pieces], after spaces, as `per_character` writes them.
+        first_bytes: int32 [pieces], after spaces, as ``per_character`` writes them.
         unknown_quotes: which of ' ` " the vocabulary lacks.
         blank: bool [pieces], which pieces consist only of "▁"; None if they cannot occur at the end
             of a text.
@@ -58,16 +58,16 @@ class Kernels(NamedTuple):
 
 
 def parse_model(content: bytes, source: str) -> Any:
-    """Returns a `ModelProto`, or raises ValueError if it is not supported."""
+    """Returns a ``ModelProto``, or raises ValueError if it is not supported."""
     proto = model_pb.ModelProto()
     try:
         proto.ParseFromString(content)
     except DecodeError as error:
-        raise ValueError(f"{source}: not a SentencePiece model ({error})") from error
+        raise ValueError(f"{source}: not a SentencePiece model ({error}).") from error
     trainer, normalizer = proto.trainer_spec, proto.normalizer_spec
     kinds = [piece.type for piece in proto.pieces]
     kind = trainer.ModelType.Name(trainer.model_type)
-    for what, found, expected in (
+    for what, actual, expected in (
         ("number of pieces for unknown text", kinds.count(UNKNOWN), 1),
         ("presence of pieces for text", NORMAL in kinds, True),
         ("model", kind, "UNIGRAM"),
@@ -76,8 +76,8 @@ def parse_model(content: bytes, source: str) -> Any:
         ("escape_whitespaces", normalizer.escape_whitespaces, True),
         ("add_dummy_prefix", normalizer.add_dummy_prefix, True),
     ):
-        if found != expected:
-            raise ValueError(f"{source}: the {what} is {found!r}, expected {expected!r}")
+        if actual != expected:
+            raise ValueError(f"{source}: the {what} is {actual!r}, expected {expected!r}.")
     return proto
 
 
@@ -89,7 +89,7 @@ def fairseq_vocabulary(
     if pieces[:3] != head or kinds[:3] != [UNKNOWN, CONTROL, CONTROL]:
         raise ValueError(
             f"{source}: the first pieces are {', '.join(pieces[:3])}, expected "
-            f"{', '.join(head)}, which fairseq's ids require"
+            f"{', '.join(head)}, which fairseq's ids require."
         )
     ids = np.arange(1, len(pieces) + 1, dtype=np.int32)
     ids[:3] = 3, 0, 2
@@ -103,13 +103,13 @@ def build_kernels(
 
     Args:
         proto: the model; modified.
-        prepared: the replacements by the Python code before it, see `charsmap.preparation`.
+        prepared: the replacements by the Python code before it, see ``charsmap.preparation``.
         unify_quotes: whether `` and '' become " before everything else.
         openings: the first characters of special tokens, which must be distinguished from other
             unknown characters.
 
     Raises:
-        ValueError: the model's normalization rules are damaged.
+        ValueError: if the model's normalization rules are damaged.
     """
     rules = Rules(proto.normalizer_spec.precompiled_charsmap)
     rules.check()
@@ -171,7 +171,7 @@ class _Letters(NamedTuple):
         rare: the known characters that are not pieces themselves.
         spaced: whether normalized text never contains "▁", so that pieces can contain a space
             instead, which saves the kernel a pass.
-        substitutes: replacements of rare single-byte characters.  FastSentencepiece prefers
+        substitutes: replacements of rare single-byte characters. FastSentencepiece prefers
             "unknown" to a piece of the same score, and adds its score once per byte.
     """
 
@@ -184,7 +184,7 @@ class _Letters(NamedTuple):
     def of(
         cls, proto: Any, openings: set[str], rules: Rules, prepared: Mapping[int, str]
     ) -> _Letters:
-        """Collects the characters; `openings` are the first characters of special tokens."""
+        """Collects the characters; ``openings`` are the first characters of special tokens."""
         texts = {piece.piece for piece in proto.pieces if _is_findable(piece)}
         known = {*"".join(texts), *openings}
         rare = sorted(known - texts)

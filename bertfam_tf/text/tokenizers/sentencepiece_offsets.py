@@ -1,6 +1,6 @@
 """Offsets of SentencePiece's pieces in the original text.
 
-FastSentencepiece does not return offsets.  Pieces tile the normalized text, so offsets are computed
+FastSentencepiece does not return offsets. Pieces tile the normalized text, so offsets are computed
 from the number of bytes in each piece and from a second kernel, which normalizes each character
 separately and returns the source of each byte.
 """
@@ -39,7 +39,7 @@ class _Units(NamedTuple):
 
     Fields:
         opening, closing: int64 [n], the first and the last element of each unit.
-        span: maps elements, [k], and the indices of their texts, [k], to `(starts, ends)`, int32
+        span: maps elements, [k], and the indices of their texts, [k], to ``(starts, ends)``, int32
             [k], in bytes of the original texts.
         splits: int64 [batch + 1], row splits of the elements.
         seen: bool [elements], whether an element is the first of a unit.
@@ -89,11 +89,11 @@ class PieceLocator(tf.Module):
         """Returns pieces with offsets.
 
         Args:
-            pieces: the pieces of `prepared`, with the kernel's ids.
+            pieces: the pieces of ``prepared``, with the kernel's ids.
             texts: string [batch], the original texts.
             prepared: string [batch], the input of the tokenizer's kernel.
-            source: from the `normalize_with_offsets` that produced `prepared`; None if it is
-                `texts`.
+            source: from the ``normalize_with_offsets`` that produced ``prepared``; None if it is
+                ``texts``.
         """
         units = self._byte_units(texts)
         starts, ends = self._spans(pieces, units, self._byte_counts, texts)
@@ -133,7 +133,7 @@ class PieceLocator(tf.Module):
     def _spans(
         self, pieces: Pieces, units: _Units, counts: np.ndarray, texts: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns `(starts, ends)`, int32 [pieces], of pieces that tile units.
+        """Returns ``(starts, ends)``, int32 [pieces], of pieces that tile units.
 
         Args:
             pieces, units: of all texts.
@@ -193,10 +193,10 @@ class PieceLocator(tf.Module):
 
     def _may_have_groups(self, data: tf.Tensor) -> tf.Tensor:
         """Returns bool, whether there may be units of several bytes."""
-        found = [tf.reduce_any(data == code) for code in (ONE_UNKNOWN, *self._unknown_marks)]
+        conditions = [tf.reduce_any(data == code) for code in (ONE_UNKNOWN, *self._unknown_marks)]
         if self._unify_quotes:
-            found.append(tf.reduce_any(_equal_quotes(data)))
-        return tf.reduce_any(tf.stack(found))
+            conditions.append(tf.reduce_any(_equal_quotes(data)))
+        return tf.reduce_any(tf.stack(conditions))
 
     def _continues_unit(
         self, data: tf.Tensor, source: tf.RaggedTensor, splits: tf.Tensor
@@ -251,8 +251,8 @@ def _equal_quotes(data: tf.Tensor) -> tf.Tensor:
 
 
 def _second_of_pairs(same: tf.Tensor) -> tf.Tensor:
-    """Returns bool [bytes], which bytes close a pair, given `same`, bool [bytes], which bytes equal
-    the previous byte."""
+    """Returns bool [bytes], which bytes close a pair; ``same``, bool [bytes], is true at bytes that
+    equal the previous byte."""
     run = tf.cumsum(tf.cast(~same, tf.int64)) - 1
     inside = tf.range(tf.size(same, tf.int64)) - tf.gather(tf.where(~same)[:, 0], run)
     return inside % 2 == 1

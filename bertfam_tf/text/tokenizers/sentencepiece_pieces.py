@@ -88,7 +88,7 @@ class Replacements:
         end = tf.cumsum(counts)
         size = tf.reduce_sum(counts)
         begins = end - counts
-        which = tf.cumsum(tf.cast(flags(begins, size), tf.int64)) - 1  # [parts], of `pieces`
+        which = tf.cumsum(tf.cast(flags(begins, size), tf.int64)) - 1  # [parts], of ``pieces``
         old = tf.gather(pieces.ids, which)
         place = tf.gather(tf.cast(self._begins, np.int64), old) + tf.range(size)
         place -= tf.gather(begins, which)

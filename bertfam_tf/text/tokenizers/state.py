@@ -1,4 +1,4 @@
-"""What tokenizers of one vocabulary share."""
+"""The state that tokenizers of one vocabulary share."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ class State:
 
     Args:
         pieces: the vocabulary.
-        ids: of the pieces.
-        options: of the tokenizer.
-        in_languages: the tokenizers that `Tokenizer.in_language` has made of one, by language.
+        ids: the id of each piece.
+        options: the tokenizer's options.
+        in_languages: the tokenizers that ``Tokenizer.in_language`` has created, by language.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""The unigram models of `tokenizer.json` as a TensorFlow graph: XLM-R, ALBERT, XLNet, DeBERTa.
+"""The unigram models of ``tokenizer.json`` as a TensorFlow graph: XLM-R, ALBERT, XLNet, DeBERTa.
 
-Kudo, "Subword Regularization" (arXiv 1804.10959).  Equal to Hugging Face's `tokenizers`, which
-differs from SentencePiece and from `SentencePieceTokenizer` in a few cases: it normalizes whole
+Kudo, "Subword Regularization" (arXiv 1804.10959). Equal to Hugging Face's ``tokenizers``, which
+differs from SentencePiece and from ``SentencePieceTokenizer`` in a few cases: it normalizes whole
 graphemes, splits texts into words first, and adds scores in float64.
 """
 
@@ -58,18 +58,18 @@ _SPACES_OF = {
 
 
 class UnigramTokenizer(Tokenizer):
-    """A unigram model in a `tokenizer.json`: converts text to piece ids and byte offsets.
+    """A unigram model in a ``tokenizer.json``: converts text to piece ids and byte offsets.
 
-    Ids are those of Hugging Face's `tokenizers` without the special tokens around them.  It is not
+    Ids are those of Hugging Face's ``tokenizers`` without the special tokens around them. It is not
     available in TFLite.
 
     A piece covers the bytes of the characters that it comes from, as in the reference, except after
     a character that the rules of a SentencePiece model remove, if that begins the text or follows a
     character that became several: the reference's offsets are too small by one from there on.
 
-    `detokenize` joins pieces, with a space for each "▁" that is not in the first piece.
+    ``detokenize`` joins pieces, with a space for each "▁" that is not in the first piece.
 
-    Files: `tokenizer.json`.
+    Files: ``tokenizer.json``.
 
     Args:
         vocabulary: the pieces in the order of their ids.
@@ -80,12 +80,12 @@ class UnigramTokenizer(Tokenizer):
         prefix: whether "▁" is put before each word, or each text, that does not begin with it.
         split_words: whether each "▁" begins a word; pieces do not cross words.
         byte_fallback: whether unknown characters become the pieces of their bytes, as in "<0xE2>".
-        special_tokens: the special tokens; `unk_token` must have a score.
+        special_tokens: the special tokens; ``unk_token`` must have a score.
         layout: the positions of the special tokens.
 
     Raises:
-        ValueError: the vocabulary is invalid, scores are missing, or a step is not supported; or as
-            `Tokenizer`.
+        ValueError: if the vocabulary is invalid, scores are missing, or a step is not supported; or
+            as ``Tokenizer``.
     """
 
     kind = "unigram"
@@ -117,7 +117,7 @@ class UnigramTokenizer(Tokenizer):
         if not 0 <= self.unk_id < len(scores) <= self.vocab_size:
             raise ValueError(
                 f"found {len(scores)} scores for {self.vocab_size} pieces with the unknown piece "
-                f"{self.unk_id}, expected at most one for each piece, and one for that"
+                f"{self.unk_id}, expected at most one for each piece, and one for that."
             )
         later = normalized_tokens_in_text(special_tokens)
         self._normalized_matcher = matcher(later, special_tokens, self._state.ids, anything=True)
@@ -126,7 +126,7 @@ class UnigramTokenizer(Tokenizer):
             names = [f"<0x{byte:02X}>" for byte in range(256)]
             missing = [name for name in names if name not in self._state.ids]
             if missing:
-                raise ValueError(f"byte_fallback needs the piece {missing[0]!r}, expected all 256")
+                raise ValueError(f"byte_fallback needs the piece {missing[0]!r}, expected all 256.")
             self._bytes = np.array([self._state.ids[name] for name in names], np.int32)
         self._steps = _Steps(chain([part for step in normalizer for part in _steps_of(step)]))
         self._is_space = Lookup(mask_of(SPACES))
@@ -142,10 +142,11 @@ class UnigramTokenizer(Tokenizer):
     def _check_normalized_tokens(self, tokens: Sequence[str]) -> None:
         for token in tokens:
             with tf.init_scope():
-                found = self._normalized(tf.constant([token])).strings()[0].numpy().decode()
-            if found != token:
+                normalized = self._normalized(tf.constant([token])).strings()[0].numpy().decode()
+            if normalized != token:
                 raise ValueError(
-                    f"added token {token!r} is {found!r} in normalized text, expected no change"
+                    f"added token {token!r} is {normalized!r} in normalized text, expected no "
+                    "change."
                 )
 
     # The graph.
@@ -155,10 +156,10 @@ class UnigramTokenizer(Tokenizer):
 
     def _encode(self, texts: tf.Tensor, offsets: bool) -> Pieces:
         text = self._normalized(texts)
-        found = self._normalized_matcher
-        if found is None:
+        token_matcher = self._normalized_matcher
+        if token_matcher is None:
             return self._words(text, offsets)
-        may = found.may_be_in(text.strings())
+        may = token_matcher.may_be_in(text.strings())
         pieces = self._words(text.keep(tf.fill(tf.shape(text.codes), ~may)), offsets)
 
         def with_tokens(*tensors: tf.Tensor) -> list[tf.Tensor]:
@@ -167,7 +168,7 @@ class UnigramTokenizer(Tokenizer):
             def encode(texts: tf.Tensor) -> Pieces:
                 return self._words(self._read(texts), offsets)
 
-            pieces = found.encode_around(text.strings(), encode, trim_offsets=False)
+            pieces = token_matcher.encode_around(text.strings(), encode, trim_offsets=False)
             if offsets:
                 starts, ends = original_offsets(pieces, text)
                 pieces = pieces._replace(starts=starts, ends=ends)
@@ -207,10 +208,10 @@ class UnigramTokenizer(Tokenizer):
         distinct, which = tf.unique(words, tf.int64)
         codes = tf.strings.unicode_decode(distinct, "UTF-8")
         chars = Characters(codes.values, codes.values, codes.values, codes.row_splits)
-        found = self._model(
+        segments = self._model(
             tf.strings.reduce_join(distinct), chars.widths(), tf.cast(codes.row_lengths(), tf.int64)
         )
-        ids, first, last, word = self._joined(found, chars.codes)
+        ids, first, last, word = self._joined(segments, chars.codes)
         counts = tf.math.unsorted_segment_sum(tf.ones_like(word), word, tf.size(distinct, tf.int64))
         rows = tf.RaggedTensor.from_row_lengths(tf.range(tf.size(ids)), counts, validate=False)
         taken = tf.gather(rows, which)
@@ -227,23 +228,23 @@ class UnigramTokenizer(Tokenizer):
         ends = tf.gather(text.ends, base + tf.gather(last, piece))
         return Pieces(tf.gather(ids, piece), starts, ends, splits)
 
-    def _joined(self, found: Any, codes: tf.Tensor) -> tuple[tf.Tensor, ...]:
+    def _joined(self, segments: Any, codes: tf.Tensor) -> tuple[tf.Tensor, ...]:
         """Joins adjacent unknown pieces, or replaces them by bytes.
 
         Returns:
-            the ids, first and last characters, and words of pieces.
+            The ids, first and last characters, and words of pieces.
         """
-        unknown = found.ids == self.unk_id
-        same = unknown[1:] & unknown[:-1] & (found.word[1:] == found.word[:-1])
+        unknown = segments.ids == self.unk_id
+        same = unknown[1:] & unknown[:-1] & (segments.word[1:] == segments.word[:-1])
         size = tf.size(unknown)
         opens = tf.concat([[True], ~same], 0)[:size]
         closes = tf.concat([~same, [True]], 0)[:size]
-        first, last = tf.boolean_mask(found.first, opens), tf.boolean_mask(found.last, closes)
-        ids, word = (tf.boolean_mask(part, opens) for part in (found.ids, found.word))
+        first, last = tf.boolean_mask(segments.first, opens), tf.boolean_mask(segments.last, closes)
+        ids, word = (tf.boolean_mask(part, opens) for part in (segments.ids, segments.word))
         if self._bytes is None:
             return ids, first, last, word
         # The name of the unknown piece itself, alone, is known.
-        named = tf.boolean_mask(found.known & closes, opens)
+        named = tf.boolean_mask(segments.known & closes, opens)
         spelled = (ids == self.unk_id) & ~named
         widths = Characters(codes, codes, codes, codes).widths()
         before = tf.concat([[0], tf.cumsum(widths)], 0)
@@ -271,7 +272,7 @@ class UnigramTokenizer(Tokenizer):
     # Files.
 
     def sections(self) -> dict[str, Any]:
-        """Returns the sections of a `tokenizer.json` except added tokens and post-processor."""
+        """Returns the sections of a ``tokenizer.json`` except added tokens and post-processor."""
         options = self._state.options
         metaspace = {
             "type": "Metaspace",
@@ -303,7 +304,7 @@ class UnigramTokenizer(Tokenizer):
     def _read_files(cls, path: Path, folder: Path) -> tuple[dict[str, Any], Path]:
         file = folder / JSON_FILE
         if not file.is_file():
-            raise FileNotFoundError(f"{folder}: found no {JSON_FILE}, expected it")
+            raise FileNotFoundError(f"{folder}: found no {JSON_FILE}, expected it.")
         return cls._of_pipeline(read(file, "Unigram")), file
 
     @staticmethod
@@ -355,10 +356,10 @@ class _Steps(tf.Module):
 
 
 def _steps_of(step: Mapping[str, Any]) -> Sequence[Any]:
-    """Returns what a step of a normalizer does, as `chain` takes it.
+    """Returns the steps of a normalizer as arguments of ``chain``.
 
     Raises:
-        ValueError: it is not supported.
+        ValueError: if it is not supported.
     """
     kind = step.get("type")
     if kind == "Lowercase":
@@ -373,7 +374,7 @@ def _steps_of(step: Mapping[str, Any]) -> Sequence[Any]:
         return _precompiled(step["precompiled_charsmap"])
     if kind == "Replace":
         return [_replacement(step["pattern"], step["content"])]
-    raise ValueError(f"the normalizer is {truncated_repr(kind)}, expected one of {_STEPS}")
+    raise ValueError(f"the normalizer is {truncated_repr(kind)}, expected one of {_STEPS}.")
 
 
 def _lower() -> Mapping[int, str]:
@@ -384,7 +385,7 @@ def _precompiled(text: str | None) -> Sequence[Any]:
     try:
         data = base64.b64decode(text or "", validate=True)
     except (binascii.Error, ValueError) as error:
-        raise ValueError(f"precompiled_charsmap is not base64 ({error})") from error
+        raise ValueError(f"precompiled_charsmap is not base64 ({error}).") from error
     rules = Rules(data)
     rules.check()
     return [Graphemes(rules), {ord(char): text for char, text in rules.singles().items()}]
@@ -392,7 +393,7 @@ def _precompiled(text: str | None) -> Sequence[Any]:
 
 def _replacement(pattern: Any, content: str) -> Any:
     if not isinstance(pattern, Mapping) or len(pattern) != 1:
-        raise ValueError(f"the pattern {truncated_repr(pattern)} is neither String nor Regex")
+        raise ValueError(f"the pattern {truncated_repr(pattern)} is neither String nor Regex.")
     ((kind, text),) = pattern.items()
     if kind == "String" and isinstance(text, str) and len(text) == 1:
         return {ord(text): content}
@@ -403,5 +404,5 @@ def _replacement(pattern: Any, content: str) -> Any:
             return Spaces(*_SPACES_OF[text], content)
     raise ValueError(
         f"the replacement of {truncated_repr(text)} by {truncated_repr(content)} is not one of a "
-        "character, of two equal ones, or of runs of spaces"
+        "character, of two equal ones, or of runs of spaces."
     )

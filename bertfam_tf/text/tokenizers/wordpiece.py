@@ -1,9 +1,9 @@
-"""BERT's WordPiece tokenizer as a TensorFlow graph, equal to Hugging Face's `tokenizers`.
+"""BERT's WordPiece tokenizer as a TensorFlow graph, equal to Hugging Face's ``tokenizers``.
 
 It uses three kernels of tensorflow-text: FastBertNormalize with a character map that removes,
 lower-cases, decomposes and separates characters like the reference, FastWordpiece with a model that
-contains only the vocabulary, and ByteSplit.  Nothing depends on the kernels' own Unicode tables,
-and all three are available in TF Serving and TFLite.  Words of more than 100 characters, which a
+contains only the vocabulary, and ByteSplit. Nothing depends on the kernels' own Unicode tables,
+and all three are available in TF Serving and TFLite. Words of more than 100 characters, which a
 character map cannot express, are corrected afterwards.
 """
 
@@ -59,39 +59,39 @@ class WordPieceTokenizer(Tokenizer):
     """BERT's tokenizer: converts text to piece ids and byte offsets in the graph.
 
     Ids are those of Hugging Face's BertTokenizerFast without the [CLS] and [SEP] around them
-    (Wu et al., arXiv 1609.08144; Devlin et al., arXiv 1810.04805).  Works eagerly, in `tf.data`,
-    `tf.function`, SavedModels and, with tensorflow-text's custom ops, in TFLite.
+    (Wu et al., arXiv 1609.08144; Devlin et al., arXiv 1810.04805). Works eagerly, in ``tf.data``,
+    ``tf.function``, SavedModels and, with tensorflow-text's custom ops, in TFLite.
 
     A piece covers the bytes from its first original character to its last, as in the reference
-    (whose offsets are in characters).  Removed accents and control characters are part of a piece
-    if they are inside it, but not at its end.  If one character becomes several pieces (Hangul, if
-    accents are stripped), each covers the whole character.  One case differs from the reference,
-    only with `strip_accents`: for the 83 rare marks that stripping keeps and canonical ordering
-    moves (such as U+302E), the reference has the offset to which the mark was moved.  The ids are
+    (whose offsets are in characters). Removed accents and control characters are part of a piece
+    if they are inside it, but not at its end. If one character becomes several pieces (Hangul, if
+    accents are stripped), each covers the whole character. One case differs from the reference,
+    only with ``strip_accents``: for the 83 rare marks that stripping keeps and canonical ordering
+    moves (such as U+302E), the reference has the offset to which the mark was moved. The ids are
     equal unless the vocabulary has a piece with two such marks; no published vocabulary has one.
 
-    `detokenize` adds a space before each piece that does not begin with "##".  The result is
+    ``detokenize`` adds a space before each piece that does not begin with "##". The result is
     normalized text: case and accents (if the tokenizer removes them), unknown words, control
     characters, the kind and number of spaces, and whether punctuation was separate are lost:
-    "don't" becomes "don ' t".  Special tokens, including padding, are part of the text.
+    "don't" becomes "don ' t". Special tokens, including padding, are part of the text.
 
-    Files: `tokenizer.json` or, without it, `vocab.txt`.  If no file defines whether to lower-case,
-    a vocabulary is assumed to be cased if any piece, except those in brackets, contains a letter
-    from A to Z.
+    Files: ``tokenizer.json`` or, without it, ``vocab.txt``. If no file defines whether to
+    lower-case, a vocabulary is assumed to be cased if any piece, except those in brackets, contains
+    a letter from A to Z.
 
     Args:
         vocabulary: the pieces in the order of their ids, or the path of a file with one per line.
         lower_case: whether to lower-case.
-        strip_accents: whether to remove accents; None for the value of `lower_case`.
+        strip_accents: whether to remove accents; None for the value of ``lower_case``.
         split_chinese: whether each Chinese character is a word.
         max_chars_per_word: a word of more characters is one unknown piece.
         clean_text: whether to remove control characters, as all published BERT models do.
-        special_tokens: the special tokens; `unk_token` must be in the vocabulary.
+        special_tokens: the special tokens; ``unk_token`` must be in the vocabulary.
         layout: the positions of the special tokens.
 
     Raises:
-        FileNotFoundError: the vocabulary is a path and there is no such file.
-        ValueError: the vocabulary is invalid or lacks `unk_token`, or as `Tokenizer`.
+        FileNotFoundError: if the vocabulary is a path and there is no such file.
+        ValueError: if the vocabulary is invalid or lacks ``unk_token``, or as ``Tokenizer``.
     """
 
     kind = "wordpiece"
@@ -125,7 +125,7 @@ class WordPieceTokenizer(Tokenizer):
         if not (isinstance(max_chars_per_word, int) and 1 <= max_chars_per_word <= _MAX_CHARS):
             raise ValueError(
                 f"max_chars_per_word must be from 1 to {_MAX_CHARS}, got "
-                f"{truncated_repr(max_chars_per_word)}"
+                f"{truncated_repr(max_chars_per_word)}."
             )
         options: dict[str, Any] = {
             "lower_case": lower_case,
@@ -175,7 +175,7 @@ class WordPieceTokenizer(Tokenizer):
             return {"vocabulary": read_lines(vocabulary)}, vocabulary
         raise FileNotFoundError(
             f"{folder}: found neither {_VOCABULARY_FILE} nor {JSON_FILE}, "
-            "expected one of them next to the weights"
+            "expected one of them next to the weights."
         )
 
     @staticmethod
@@ -221,7 +221,7 @@ class WordPieceTokenizer(Tokenizer):
 
     def _has_long_run(self, starts: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
         """Returns bool, whether a word may have more bytes than the limit for characters."""
-        # The pieces of a word are adjacent, words are not.  Text boundaries are ignored: a run that
+        # The pieces of a word are adjacent, words are not. Text boundaries are ignored: a run that
         # happens to continue in the next text is only longer.
         gaps = tf.where(starts[1:] != ends[:-1])[:, 0]
         first = tf.concat([starts[:1], tf.gather(starts, gaps + 1)], 0)
@@ -232,7 +232,7 @@ class WordPieceTokenizer(Tokenizer):
         """Replaces each word with too many characters by one unknown piece.
 
         Args:
-            *tensors: the four parts of `Pieces`, and the normalized texts.
+            *tensors: the four parts of ``Pieces``, and the normalized texts.
         """
         *parts, normalized = tensors
         pieces = Pieces(*parts)
@@ -263,7 +263,7 @@ class WordPieceTokenizer(Tokenizer):
         if not {token[0], token[-1]} <= set(string.punctuation):
             raise ValueError(
                 f"the special token {truncated_repr(token)} of the normalized text must begin and "
-                "end with ASCII punctuation, so that it is split in the same way in any text"
+                "end with ASCII punctuation, so that it is split in the same way in any text."
             )
         normalized = self._normalizer.normalize(tf.constant([token]))
         ids, starts, ends = (
@@ -272,7 +272,7 @@ class WordPieceTokenizer(Tokenizer):
         if self.unk_id in ids:
             raise ValueError(
                 f"the special token {truncated_repr(token)} of the normalized text has a word that "
-                "is not in the vocabulary"
+                "is not in the vocabulary."
             )
         return _NormalizedToken(self.token_to_id(token), ids, starts - starts[0], ends - starts[0])
 
@@ -280,7 +280,7 @@ class WordPieceTokenizer(Tokenizer):
         """Replaces the pieces of tokens that are looked for in normalized text by these tokens.
 
         Normalized text has a separator at each side of a punctuation character, beside white space
-        that is there anyway.  Pieces at the same distances thus are of the same text.
+        that is there anyway. Pieces at the same distances thus are of the same text.
         """
         size = tf.size(pieces.ids, tf.int64)
         kept = tf.ones([size], tf.bool)
@@ -297,12 +297,14 @@ class WordPieceTokenizer(Tokenizer):
                 & (tf.gather(pieces.ends, index) - first == token.ends)
                 & (tf.gather(row, index) == tf.gather(row, at)[:, tf.newaxis])
             )
-            found = tf.boolean_mask(index, tf.reduce_all(same, -1))  # [tokens, count]
+            matches = tf.boolean_mask(index, tf.reduce_all(same, -1))  # [tokens, count]
             ids = tf.tensor_scatter_nd_update(
-                ids, found[:, :1], tf.fill([tf.shape(found)[0]], token.id)
+                ids, matches[:, :1], tf.fill([tf.shape(matches)[0]], token.id)
             )
-            ends = tf.tensor_scatter_nd_update(ends, found[:, :1], tf.gather(ends, found[:, -1]))
-            inner = tf.reshape(found[:, 1:], [-1, 1])
+            ends = tf.tensor_scatter_nd_update(
+                ends, matches[:, :1], tf.gather(ends, matches[:, -1])
+            )
+            inner = tf.reshape(matches[:, 1:], [-1, 1])
             kept = tf.tensor_scatter_nd_update(kept, inner, tf.zeros([tf.shape(inner)[0]], tf.bool))
         return Pieces(ids, starts, ends, pieces.splits).keep(kept)
 
@@ -393,7 +395,7 @@ def _kernels(
         if size > _MAX_PIECE_BYTES:
             raise ValueError(
                 f"piece {index}, {pieces[index][:20]!r}…, takes {size} bytes, "
-                f"expected at most {_MAX_PIECE_BYTES}"
+                f"expected at most {_MAX_PIECE_BYTES}."
             )
         words.append(_PREFIX + body if inner[index] else body)
 
@@ -417,8 +419,8 @@ def _substitutes(letters: np.ndarray) -> dict[int, str]:
     """Returns private-use characters for letters at which the kernel could split words.
 
     Where no piece of the vocabulary continues, the kernel splits at white space, punctuation and
-    Chinese characters of its own Unicode tables.  Some of these are ordinary letters here, for
-    example Chinese characters without `split_chinese`.
+    Chinese characters of its own Unicode tables. Some of these are ordinary letters here, for
+    example Chinese characters without ``split_chinese``.
     """
     free = (chr(codepoint) for codepoint in range(0xE000, 0xF900) if not letters[codepoint])
     spare = (chr(codepoint) for codepoint in range(0xF0000, 0xFFFFE) if not letters[codepoint])

@@ -42,37 +42,37 @@ _PICKLE_FILE = "vocab.pkl"
 class WordTokenizer(Tokenizer):
     """Splits text at white space, as in the paper's preprocessing of WikiText-103.
 
-    White space is defined as in Python's `str.split`, or as in the `tokenizers` library, which
-    does not split at U+001C to U+001F.  Adjacent punctuation is part of a word: text
-    is expected to be tokenized already, like WikiText.  (Hugging Face's TransfoXLTokenizer first
+    White space is defined as in Python's ``str.split``, or as in the ``tokenizers`` library, which
+    does not split at U+001C to U+001F. Adjacent punctuation is part of a word: text
+    is expected to be tokenized already, like WikiText. (Hugging Face's TransfoXLTokenizer first
     runs Moses' tokenizer, in Python, on raw text.)  Words may have any length.
 
-    `detokenize` puts one space between words.  The kind and number of spaces, unknown words and,
-    with `lower_case`, case are lost.
+    ``detokenize`` puts one space between words. The kind and number of spaces, unknown words and,
+    with ``lower_case``, case are lost.
 
-    Files: `vocab.txt`, `tokenizer.json` that splits at white space only, or `vocab.pkl` of
+    Files: ``vocab.txt``, ``tokenizer.json`` that splits at white space only, or ``vocab.pkl`` of
     published checkpoints; only text and numbers are read from a pickle, and no code in it runs.
-    `cutoffs` may be in the model's `config.json`.
+    ``cutoffs`` may be in the model's ``config.json``.
 
     Args:
         vocabulary: the words in the order of their ids, or the path of a file with one per line and
             optionally its count after a space or tab.
         counts: the frequency of each word, or None; for sampling by frequency.
         cutoffs: the cut-offs of the adaptive softmax: the number of words up to the end of each
-            cluster except the last, increasing, such as `(20000, 40000, 200000)`.
-        add_eos: whether to append `eos_token` to each text, as for each line of WikiText-103.
-        lower_case: whether to lower-case, character by character (unlike `str.lower`, which has a
+            cluster except the last, increasing, such as ``(20000, 40000, 200000)``.
+        add_eos: whether to append ``eos_token`` to each text, as for each line of WikiText-103.
+        lower_case: whether to lower-case, character by character (unlike ``str.lower``, which has a
             rule for final sigmas).
-        fast: whether white space is that of the `tokenizers` library.
-        special_tokens: the special tokens; `unk_token` must be in the vocabulary.  They are always
-            found as separate words; with `special_tokens_in_text` also inside other words.
-        layout: the positions of the special tokens; None for `eos_token` after each text, or for
-            no special tokens if `add_eos` adds it already or the vocabulary lacks it.
+        fast: whether white space is defined as in the ``tokenizers`` library.
+        special_tokens: the special tokens; ``unk_token`` must be in the vocabulary. They are always
+            found as separate words; with ``special_tokens_in_text`` also inside other words.
+        layout: the positions of the special tokens; None for ``eos_token`` after each text, or for
+            no special tokens if ``add_eos`` adds it already or the vocabulary lacks it.
 
     Raises:
-        FileNotFoundError: the vocabulary is a path and there is no such file.
-        ValueError: the vocabulary is invalid, lacks `unk_token`, or has a word with white space;
-            counts or cut-offs do not fit it; or as `Tokenizer`.
+        FileNotFoundError: if the vocabulary is a path and there is no such file.
+        ValueError: if the vocabulary is invalid, lacks ``unk_token``, or has a word with white
+            space; counts or cut-offs do not fit it; or as ``Tokenizer``.
     """
 
     kind = "words"
@@ -116,7 +116,7 @@ class WordTokenizer(Tokenizer):
             words, special_tokens, layout, options, name="word_tokenizer", source=source
         )
         if add_eos and "eos" not in self.special_ids:
-            raise ValueError(f"{source}: found no {eos!r}, which add_eos needs")
+            raise ValueError(f"{source}: found no {eos!r}, which add_eos needs.")
         with tf.init_scope():
             self._spaces = _normalizer(lower_case, SPACES if fast else unicode.SPACES)
             known = tf.lookup.KeyValueTensorInitializer(self._texts, tf.range(len(words)))
@@ -145,7 +145,7 @@ class WordTokenizer(Tokenizer):
         """Builds a tokenizer for the most frequent words.
 
         As in the paper's code: special tokens, then words by decreasing frequency, words of equal
-        frequency in the order of `counts`, which for a corpus is that of their first occurrence.
+        frequency in the order of ``counts``, which for a corpus is that of their first occurrence.
 
         Args:
             counts: the frequencies of words.
@@ -153,15 +153,15 @@ class WordTokenizer(Tokenizer):
             max_size: the maximum size of the vocabulary, special tokens included; None for no
                 limit.
             special: the special tokens, which get the first ids.
-            **options: arguments of the constructor, or fields of `SpecialTokens`.
+            **options: arguments of the constructor, or fields of ``SpecialTokens``.
 
         Raises:
-            ValueError: `max_size` is not more than the number of special tokens; or as the
+            ValueError: ``max_size`` is not more than the number of special tokens; or as the
                 constructor.
         """
         if max_size is not None and max_size <= len(special):
             raise ValueError(
-                f"max_size must be above the {len(special)} special tokens, got {max_size}"
+                f"max_size must be above the {len(special)} special tokens, got {max_size}."
             )
         room = None if max_size is None else max_size - len(special)
         words = sorted(
@@ -205,7 +205,7 @@ class WordTokenizer(Tokenizer):
             return arguments | _read_pickle(source), source
         raise FileNotFoundError(
             f"{folder}: found neither {_VOCABULARY_FILE} nor {JSON_FILE} nor {_PICKLE_FILE}, "
-            "expected one of them next to the weights"
+            "expected one of them next to the weights."
         )
 
     @staticmethod
@@ -243,9 +243,9 @@ class WordTokenizer(Tokenizer):
             spaced, source = self._spaces.normalize_with_offsets(texts)
         else:
             spaced, source = self._spaces.normalize(texts), None
-        found = tf.raw_ops.StringSplitV2(input=spaced, sep="")
-        ids = self._lookup.lookup(found.values)
-        rows = found.indices[:, 0]
+        words = tf.raw_ops.StringSplitV2(input=spaced, sep="")
+        ids = self._lookup.lookup(words.values)
+        rows = words.indices[:, 0]
         counts = tf.math.unsorted_segment_sum(tf.ones_like(rows), rows, tf.size(texts, rows.dtype))
         splits = tf.concat([[0], tf.cumsum(counts)], 0)
         if source is None:
@@ -269,7 +269,7 @@ def count_words(lines: Iterable[str], *, lower_case: bool = False) -> Counter[st
 
     Args:
         lines: texts.
-        lower_case: whether to lower-case, as `WordTokenizer` does.
+        lower_case: whether to lower-case, as ``WordTokenizer`` does.
     """
     counts: Counter[str] = Counter()
     for line in lines:
@@ -299,7 +299,7 @@ def _normalizer(lower_case: bool, spaces: Sequence[int]) -> tf_text.FastBertNorm
 
 
 def _with_last(rows: tf.RaggedTensor, last: tf.Tensor) -> tf.RaggedTensor:
-    """Returns `rows`, ragged [batch, (n)], with the values of `last`, int32 [batch], appended."""
+    """Appends ``last``, int32 [batch], to ``rows``, ragged [batch, (n)]."""
     size = tf.size(rows.values, tf.int64)
     splits = rows.row_splits + tf.range(tf.size(rows.row_splits, tf.int64))
     moved = tf.range(size) + row_of_each(rows.row_splits, size)
@@ -320,15 +320,15 @@ def _check(
     """Raises ValueError for invalid words, counts or cut-offs."""
     if any(isinstance(word, str) and word.split() not in ([word], []) for word in words):
         index, word = next((i, word) for i, word in enumerate(words) if word.split() != [word])
-        raise ValueError(f"{source}: word {index} is {word!r}, expected no white space in it")
+        raise ValueError(f"{source}: word {index} is {word!r}, expected no white space in it.")
     if counts is not None and len(counts) != len(words):
-        raise ValueError(f"{source}: found {len(counts)} counts for {len(words)} words")
+        raise ValueError(f"{source}: found {len(counts)} counts for {len(words)} words.")
     limits = [0, *cutoffs, len(words)]
     numbers = all(isinstance(limit, int) for limit in limits)
     if not numbers or any(after <= before for before, after in itertools.pairwise(limits)):
         raise ValueError(
             f"{source}: cut-offs {truncated_repr(list(cutoffs))}, expected numbers that "
-            f"increase, from 1 to {len(words) - 1}"
+            f"increase, from 1 to {len(words) - 1}."
         )
 
 
@@ -339,30 +339,31 @@ def _read_vocabulary(path: Path) -> tuple[list[str], list[int] | None]:
         if len(row) > 2 or (len(row) == 2 and not row[1].isdecimal()):
             raise ValueError(
                 f"{path}: line {number} is {' '.join(row)[:40]!r}, expected a word, or a word "
-                "and its count, separated by a space or tab"
+                "and its count, separated by a space or tab."
             )
     words = [row[0] if row else "" for row in rows]
     return words, [int(row[1]) for row in rows] if all(len(row) == 2 for row in rows) else None
 
 
 def _read_pickle(path: Path) -> dict[str, Any]:
-    """Returns the constructor's arguments that a `vocab.pkl` defines."""
+    """Returns the constructor's arguments that a ``vocab.pkl`` defines."""
     data = parsing.read_bytes(path)
     try:
         state = pickles.read(data)
         words, counter = state["idx2sym"], state.get("counter") or {}
         if not (isinstance(words, list) and all(isinstance(word, str) for word in words)):
-            raise TypeError("idx2sym is not a list of words")
+            raise TypeError("idx2sym is not a list of words.")
         stated = {"vocabulary": words, "lower_case": bool(state.get("lower_case"))}
         if counter:
             stated["counts"] = [int(counter.get(word, 0)) for word in words]
     except Exception as error:  # damaged data may raise any type
         raise ValueError(
             f"{path}: not the pickled vocabulary of a Transformer-XL "
-            f"({type(error).__name__}: {truncated(error)})"
+            f"({type(error).__name__}: {truncated(error)})."
         ) from error
     if state.get("delimiter") not in (None, " "):
         raise ValueError(
-            f"{path}: words are split at {truncated_repr(state['delimiter'])}, expected white space"
+            f"{path}: words are split at {truncated_repr(state['delimiter'])}, expected white "
+            "space."
         )
     return stated

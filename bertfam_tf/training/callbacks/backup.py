@@ -1,4 +1,4 @@
-"""Training checkpoints, from which interrupted runs resume."""
+"""Training checkpoints that interrupted runs resume from."""
 
 import logging
 import signal
@@ -21,7 +21,7 @@ from bertfam_tf.names import truncated_repr
 from bertfam_tf.training.replicas import all_gather
 
 STATE, PREVIOUS = "state.safetensors", "previous.safetensors"
-# Of the best epoch, in a folder of this name.
+# The folder of the best epoch, and its files.
 BEST, WEIGHTS, VALUES = "best", "weights.safetensors", "values.json"
 _NAMES = (STATE, PREVIOUS, f"{BEST}/{WEIGHTS}", f"{BEST}/{VALUES}")
 # Stages of pretraining and of distillation have folders of their own.
@@ -32,17 +32,17 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class Clock:
-    """How long a run has trained, for ``TimeLimit``; a ``Backup`` stores and restores it."""
+    """The training time of a run, for ``TimeLimit``; a ``Backup`` stores and restores it."""
 
     seconds: float = 0.0
 
 
-class Part(NamedTuple):
-    """Epochs of one call of ``fit``.
+class FitRange(NamedTuple):
+    """The epochs of one call of ``fit``.
 
     Fields:
-        first, last: numbers of the first epoch and of the one after the last.
-        steps: of each epoch.
+        first, last: the first epoch, and the epoch after the last one.
+        steps: the steps of each epoch.
     """
 
     first: int
@@ -50,45 +50,46 @@ class Part(NamedTuple):
     steps: int
 
 
-def remaining(done: int, steps: int, epochs: int) -> list[Part]:
-    """What is left of a run: the rest of an unfinished epoch, and the epochs after it.
+def remaining(done: int, steps: int, epochs: int) -> list[FitRange]:
+    """Returns the remaining calls of ``fit``: the rest of an unfinished epoch, and later epochs.
 
     Args:
-        done: number of training steps that are done.
-        steps: of a whole epoch.
-        epochs: of the run.
+        done: the number of training steps that are done.
+        steps: the steps of an epoch.
+        epochs: the epochs of the run.
     """
     epoch, within = divmod(done, steps)
-    unfinished = [Part(epoch, epoch + 1, steps - within)] if within else []
-    parts = [*unfinished, Part(epoch + len(unfinished), epochs, steps)]
-    return [part for part in parts if part.first < part.last]
+    unfinished = [FitRange(epoch, epoch + 1, steps - within)] if within else []
+    ranges = [*unfinished, FitRange(epoch + len(unfinished), epochs, steps)]
+    return [fit_range for fit_range in ranges if fit_range.first < fit_range.last]
 
 
 class Backup(keras.callbacks.Callback):
     """Writes a training checkpoint every ``every`` steps and after each epoch.
 
-    It contains weights, optimizer state by variable path, random state, the number of batches, and
-    the metrics of an unfinished epoch. Keras' ``BackupAndRestore`` repeats an interrupted epoch and
-    loses the random state of dropout; with this one, a resumed run ends with the same result as an
-    uninterrupted one. Batches are counted here, because loss scaling (``mixed_float16``) leaves out
-    steps of the optimizer. Checkpoints are written atomically, and the one before the last is kept,
-    which ``restore`` takes if the last one is damaged.
+    A checkpoint has weights, optimizer state by variable path, random state, the number of batches,
+    and the metrics of an unfinished epoch. Keras' ``BackupAndRestore`` repeats an interrupted epoch
+    and loses the random state of dropout; here, a resumed run ends with the same result as an
+    uninterrupted one. Batches are counted, because loss scaling (``mixed_float16``) skips optimizer
+    steps. Checkpoints are written atomically. The previous one is kept, and ``restore`` reads it if
+    the last one is damaged.
 
-    After the last step of an epoch, no checkpoint is written until the epoch has been evaluated and
-    the preceding callbacks have been called: a run that is killed in between repeats the last steps
-    and then evaluates.
+    After the last step of an epoch, the checkpoint is written once the epoch has been evaluated and
+    the preceding callbacks have been called: a run that is killed before repeats the last steps and
+    then evaluates.
 
-    SIGTERM, with which schedulers announce that they will stop a process, writes a checkpoint after
-    the current step and ends the process with the exit status 143. Several workers ask each other
-    after every step, and a signal to one of them ends all of them in this way.
+    On SIGTERM, which schedulers send before they stop a process, it writes a checkpoint after the
+    current step and ends the process with exit status 143. Workers synchronize after every step, so
+    a signal to one of them ends all.
 
     Args:
         directory: the directory of the last checkpoint.
-        every: number of steps between checkpoints; None for only one after each epoch, where a step
-            depends on more than variables. SIGTERM then writes none.
-        writes: whether this process writes checkpoints, as the first of several workers does.
+        every: the number of steps between checkpoints; None to write them only after epochs, if a
+            step depends on more than variables. SIGTERM then writes none.
+        writes: whether this process writes checkpoints; only the first of several workers does.
         recipe: text that checkpoints store, for ``recipe_of``.
-        clock: a time that checkpoints store, which callbacks set; None for one of its own.
+        clock: the training time, which checkpoints store and other callbacks set; None for a new
+            one.
     """
 
     def __init__(
@@ -118,7 +119,7 @@ class Backup(keras.callbacks.Callback):
 
     @property
     def between_epochs(self) -> bool:
-        """Whether the checkpoint that was restored, if any, is the one of the end of an epoch."""
+        """Whether the restored checkpoint, if any, was written at the end of an epoch."""
         return not self._metrics
 
     @property
@@ -130,12 +131,12 @@ class Backup(keras.callbacks.Callback):
     def restore(self, model: keras.Model) -> int:
         """Loads the last checkpoint into a compiled model and returns its number of batches.
 
-        Metrics are restored when the next epoch begins; metrics that Keras creates at the first
+        Metrics are restored when the next epoch starts; metrics that Keras creates at the first
         batch must exist by then.
 
         Raises:
             ValueError: if all checkpoints are damaged or belong to another model, or workers have
-                those of different steps.
+                checkpoints of different steps.
         """
         self.batches = self._restored(model)
         steps = all_gather(self.batches, model.distribute_strategy)
@@ -147,7 +148,7 @@ class Backup(keras.callbacks.Callback):
         return self.batches
 
     def _restored(self, model: keras.Model) -> int:
-        """The number of batches of the checkpoint that is loaded; 0 for none."""
+        """Loads the last valid checkpoint; returns its number of batches, 0 without one."""
         errors = []
         for file in self._files:
             try:
@@ -158,7 +159,7 @@ class Backup(keras.callbacks.Callback):
                 errors.append(error)
                 continue
             for damage in errors:
-                _log.warning("%s Resuming from the one before it.", damage)
+                _log.warning("%s Resuming from the previous one.", damage)
             self._metrics = [stored[name] for name in _metric_names(stored)]
             self.clock.seconds = float(stored.get(_SECONDS, 0))
             return int(stored[_BATCHES])
@@ -168,7 +169,7 @@ class Backup(keras.callbacks.Callback):
 
     def on_train_begin(self, logs=None):
         self._terminated = False
-        # Signals are handled in the main thread alone.
+        # Python only handles signals in the main thread.
         if threading.current_thread() is threading.main_thread():
             self._handler = signal.signal(signal.SIGTERM, self._terminate)
 
@@ -180,8 +181,8 @@ class Backup(keras.callbacks.Callback):
     def _terminate(self, number, frame):
         self._terminated = True
 
-    def _ask_workers(self) -> None:
-        """Sets on all workers whether one of them got a signal."""
+    def _synchronize(self) -> None:
+        """Tells all workers if one of them got a signal."""
         self._terminated = any(all_gather(self._terminated, self.model.distribute_strategy))
 
     def _end_if_terminated(self) -> None:
@@ -200,13 +201,13 @@ class Backup(keras.callbacks.Callback):
         self.batches = self._begin + batch + 1
         if batch + 1 == self.params["steps"]:
             return
-        self._ask_workers()
+        self._synchronize()
         if self.every is not None and (self.batches % self.every == 0 or self._terminated):
             self._write(dict(enumerate(self.model.metrics_variables)))
         self._end_if_terminated()
 
     def on_epoch_end(self, epoch, logs=None):
-        self._ask_workers()
+        self._synchronize()
         self._write({})
         self._end_if_terminated()
 
@@ -217,7 +218,7 @@ class Backup(keras.callbacks.Callback):
         state[_BATCHES] = np.asarray(self.batches)
         if self.clock.seconds:
             state[_SECONDS] = np.asarray(self.clock.seconds)
-        # Metrics are summed over workers when they are read, so that all have to read them.
+        # Reading metrics sums them over workers, so all workers must read them before this.
         if not self.writes:
             return
         if (self.directory / STATE).is_file():
@@ -226,16 +227,13 @@ class Backup(keras.callbacks.Callback):
             write(state, path, None if self.recipe is None else {_RECIPE: self.recipe})
 
     def clear(self) -> None:
-        """Removes the checkpoint of a finished run, where this process writes them.
-
-        Other files in the directory are kept.
-        """
+        """Removes the checkpoints of a finished run, and no other files, if this process writes."""
         if self.writes:
             remove_files(self.directory, _FILES)
 
 
 def recipe_of(file: Path) -> str | None:
-    """The recipe of the run that wrote a training checkpoint; None if none can be read."""
+    """Returns the recipe of the run that wrote a training checkpoint; None if unreadable."""
     try:
         parsing.check_regular(file)
         with safetensors.safe_open(file, "numpy") as state:
@@ -270,15 +268,15 @@ def assign_state(
     """Assigns tensors to variables by name, all of them or none.
 
     Raises:
-        ValueError: for a missing tensor, or a wrong shape or dtype.
+        ValueError: if a tensor is missing or has a wrong shape or dtype.
     """
     for name, variable in variables.items():
-        # A size that differs between steps is None.
+        # A dimension that differs between steps is None.
         shape, dtype = tuple(variable.shape), keras.backend.standardize_dtype(variable.dtype)
         tensor = stored.get(name)
         if tensor is None or tensor.dtype.name != dtype or not _fits(tensor.shape, shape):
-            found = "missing" if tensor is None else f"{tensor.dtype.name} {tensor.shape}"
-            raise _damaged(file, directory, f"{name} is {found}, expected {dtype} {shape}")
+            actual = "missing" if tensor is None else f"{tensor.dtype.name} {tensor.shape}"
+            raise _damaged(file, directory, f"{name} is {actual}, expected {dtype} {shape}")
     for name, variable in variables.items():
         variable.assign(stored[name])
 
@@ -314,11 +312,11 @@ def _metric_names(stored: Mapping[str, np.ndarray]) -> list[str]:
 
 
 def _variables(model: keras.Model) -> dict[str, keras.Variable]:
-    """All state that a training step reads, under names that are the same in each process."""
-    # Loss scaling is not built twice: it would add its variables again.
+    """Returns all state that a training step reads, by names that are stable between processes."""
+    # A loss-scaling optimizer that is built twice would add its variables again.
     if not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
-    # The names of Keras' seed generators contain a counter, so they are named by their order.
+    # Keras' names of seed generators contain a counter of the process, so their order is used.
     seeds = [v for v in model.variables if v.name == "seed_generator_state"]
     return {
         **weights_by_path(model),
@@ -329,33 +327,34 @@ def _variables(model: keras.Model) -> dict[str, keras.Variable]:
 
 
 def weights_by_path(model: keras.Model) -> dict[str, keras.Variable]:
-    """Returns the weights of a model by path; several of one path are numbered in their order.
+    """Returns the weights of a model by path; weights with the same path are numbered.
 
     Heads of tasks that are trained together may have the same paths.
     """
     return _numbered([(weight.path, weight) for weight in model.weights])
 
 
-def _numbered(named: list[tuple[str, keras.Variable]]) -> dict[str, keras.Variable]:
-    """Variables by name, from the second one of a name on with a number."""
-    found: dict[str, keras.Variable] = {}
+def _numbered(pairs: list[tuple[str, keras.Variable]]) -> dict[str, keras.Variable]:
+    """Returns variables by name; repeated names get a number from the second on."""
+    variables: dict[str, keras.Variable] = {}
     counts: Counter[str] = Counter()
-    for name, variable in named:
+    for name, variable in pairs:
         counts[name] += 1
-        found[name if counts[name] == 1 else f"{name}#{counts[name]}"] = variable
-    return found
+        variables[name if counts[name] == 1 else f"{name}#{counts[name]}"] = variable
+    return variables
 
 
 def optimizer_variables(optimizer: keras.optimizers.Optimizer) -> dict[str, keras.Variable]:
-    """The state of a built optimizer, by ``optimizer/`` and the weight's path with the slot's name.
+    """Returns the state of a built optimizer, by ``optimizer/`` and the path of weight and slot.
 
-    That of loss scaling, which ``mixed_float16`` adds, is under ``loss_scale/``. Several variables
-    of one name are numbered in their order.
+    The state of loss scaling (``mixed_float16``) is under ``loss_scale/``. Variables with the same
+    name are numbered.
     """
     inner = {id(v) for v in getattr(optimizer, "inner_optimizer", optimizer).variables}
-    # The first part of a path is the optimizer's name, which contains a counter of the process.
-    named = [
-        (f"{'optimizer' if id(v) in inner else 'loss_scale'}/{v.path.partition('/')[2]}", v)
-        for v in optimizer.variables
-    ]
-    return _numbered(named)
+    # A path starts with the optimizer's name, which contains a counter of the process.
+    return _numbered(
+        [
+            (f"{'optimizer' if id(v) in inner else 'loss_scale'}/{v.path.partition('/')[2]}", v)
+            for v in optimizer.variables
+        ]
+    )

@@ -27,16 +27,16 @@ _log = logging.getLogger(__name__)
 class BestEpoch(keras.callbacks.Callback):
     """Keeps the weights of the epoch with the best score, and stops training without improvement.
 
-    Keras' ``EarlyStopping`` loses its state when a run is killed; here the score of each epoch is
-    stored on disk, and an epoch that is repeated is not compared again.
+    Keras' ``EarlyStopping`` loses its state when a run is killed; here the scores of epochs are
+    stored on disk, and a repeated epoch is not compared again.
 
     Args:
         directory: the directory of weights and scores.
         monitor: a metric of the validation data, such as ``val_accuracy``; higher is better, except
             for a loss and a perplexity.
-        patience: number of epochs without improvement after which training stops.
-        writes: whether this process writes, as the first of several workers does; the others read
-            what it has written, so that all of them stop after the same epoch.
+        patience: the number of epochs without improvement after which training stops.
+        writes: whether this process writes files; only the first of several workers does. The
+            others read them, so all stop after the same epoch.
     """
 
     def __init__(self, directory: Path, monitor: str, patience: int, *, writes: bool = True):
@@ -81,7 +81,7 @@ class BestEpoch(keras.callbacks.Callback):
         logs = logs or {}
         if self.monitor not in logs:
             raise ValueError(
-                f"There is no {self.monitor!r} to compare epochs by, only {sorted(logs)}."
+                f"There is no metric {self.monitor!r} to compare epochs by, only {sorted(logs)}."
             )
         if self.writes:
             self._write(epoch, float(logs[self.monitor]))

@@ -1,4 +1,4 @@
-"""A picture of the losses and metrics of a run."""
+"""Plots the losses and metrics of a run."""
 
 import importlib.util
 import logging
@@ -12,22 +12,22 @@ import keras
 from bertfam_tf.files import atomic
 from bertfam_tf.training.callbacks.steps import StepLog
 
-_COLUMNS = 3  # of panels
+_COLUMNS = 3
 _SECONDS = 30.0
-# Of steps, each with a panel; the loss has one with that of epochs.
-_OF_STEPS = ("learning_rate", "gradient_norm")
+# Values of steps with a panel of their own; the loss of steps shares a panel with epochs.
+_STEP_PANELS = ("learning_rate", "gradient_norm")
 _log = logging.getLogger(__name__)
 
 
 class Curves(keras.callbacks.Callback):
-    """Draws what was logged so far after an epoch, or logs once that matplotlib is missing.
+    """Plots the log after an epoch, at most every 30 seconds; logs once if matplotlib is missing.
 
-    It does not draw in the first half minute, and not twice within one. The whole is drawn by who
-    ends the run, because a run that is killed after its last epoch does not train again.
+    The end of the run must call ``draw`` for the complete plot: a run that is killed after its last
+    epoch does not train again.
 
     Args:
-        steps: the log, which is called before this.
-        file: the picture, a PNG file, which is written atomically.
+        steps: the log, a callback that is called before this one.
+        file: the PNG file, which is written atomically.
     """
 
     def __init__(self, steps: StepLog, file: Path):
@@ -48,22 +48,22 @@ class Curves(keras.callbacks.Callback):
 
 
 def drawable() -> bool:
-    """Whether there is matplotlib."""
+    """Returns whether matplotlib is installed."""
     return importlib.util.find_spec("matplotlib") is not None
 
 
 def draw(lines: Sequence[Mapping[str, Any]], file: Path) -> None:
-    """Draws each loss and metric by step, of the training and of the held-out text.
+    """Plots each loss and metric by step, for training and held-out text.
 
-    The training values of an epoch are means over its steps, those of the held-out text belong to
-    its end; the loss has those of single steps behind them, and learning rate and norm of gradients
-    panels of their own. Perplexities have a logarithmic axis.
+    Training values of an epoch are means over its steps, held-out values are from its end. The
+    panel of the loss also shows single steps; learning rate and gradient norm have their own
+    panels. Perplexities have a logarithmic axis.
 
     Args:
-        lines: of ``StepLog``, with at least one epoch.
+        lines: the lines of a ``StepLog``, with at least one epoch.
         file: the PNG file to write.
     """
-    # Without pyplot, which needs a display on some systems and keeps figures in memory.
+    # pyplot needs a display on some systems, and keeps figures in memory.
     from matplotlib.figure import Figure
 
     epochs = [line for line in lines if "epoch" in line]
@@ -72,15 +72,15 @@ def draw(lines: Sequence[Mapping[str, Any]], file: Path) -> None:
         return
     names = sorted({name.removeprefix("val_") for name in epochs[-1]} - {"step", "epoch"})
     names.sort(key=lambda name: name != "loss")
-    names += [name for name in _OF_STEPS if steps]
+    names += [name for name in _STEP_PANELS if steps]
     columns = min(_COLUMNS, len(names))
     rows = -(-len(names) // columns)
     figure = Figure(figsize=(4 * columns, 2.8 * rows), layout="constrained")
     panels = figure.subplots(rows, columns, squeeze=False).flat
     for name, panel in zip(names, panels, strict=False):
-        if steps and name in ("loss", *_OF_STEPS):
+        if steps and name in ("loss", *_STEP_PANELS):
             _plot(panel, steps, name, "each step", color="0.75", linewidth=0.8)
-        if name not in _OF_STEPS:
+        if name not in _STEP_PANELS:
             for column, label in ((name, "training"), (f"val_{name}", "held-out")):
                 if column in epochs[-1]:
                     _plot(panel, epochs, column, label, marker=".")

@@ -1,4 +1,4 @@
-"""What happens in a training whose loss or gradients are not finite numbers any more."""
+"""Stops or skips when the loss or gradients are no longer finite."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _log = logging.getLogger(__name__)
 class StopAtDivergence(keras.callbacks.Callback):
     """Raises an error after the first step whose loss is NaN or infinite.
 
-    With an optimizer that leaves out such steps (``skip_nonfinite``), whose batches the reported
-    loss leaves out too, it logs a warning for each, and raises the error after ten in a row. A loss
-    that grows, but is finite, is not an error.
+    If the optimizer skips such steps (``skip_nonfinite``), it logs a warning for each, and raises
+    the error after ten in a row; the reported loss does not include them. A loss that grows, but is
+    finite, is not an error.
 
-    It has to be called before a ``Backup``, so that the last checkpoint is one of finite weights.
+    It must be called before a ``Backup``, so that the last checkpoint has finite weights.
 
     Args:
-        examples: from the number of a step, from 0, to the texts of its batch.
+        examples: returns the texts of the batch of a step, numbered from 0.
         step: the number of steps that are done.
     """
 
@@ -52,8 +52,8 @@ class StopAtDivergence(keras.callbacks.Callback):
         loss = float((logs or {}).get("loss", 0.0))
         if not math.isfinite(loss):
             raise ValueError(
-                f"The loss became {loss} in step {self.step}: {self._why()} The last checkpoint is "
-                "from before."
+                f"The loss became {loss} in step {self.step}: {self._why()} The last checkpoint "
+                "was written before this step."
             )
 
     def _warn(self) -> None:
@@ -67,7 +67,7 @@ class StopAtDivergence(keras.callbacks.Callback):
             )
         if self._in_a_row:
             _log.warning(
-                "Step %d is left out, because its gradients are not finite: %s",
+                "Step %d is skipped, because its gradients are not finite: %s",
                 self.step,
                 self._why(),
             )
@@ -76,6 +76,6 @@ class StopAtDivergence(keras.callbacks.Callback):
         texts = [truncated_repr(text) for text in self.examples(self.step - 1)]
         more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
         return (
-            "the learning rate may be too high, or an example not valid. Examples of the batch: "
+            "the learning rate may be too high, or an example invalid. Examples of the batch: "
             f"{', '.join(texts[:_SHOWN])}{more}."
         )

@@ -16,7 +16,7 @@ class History(keras.callbacks.Callback):
     """Writes a line for each epoch.
 
     Keras' ``CSVLogger`` appends; here an epoch that is repeated after an interruption replaces its
-    line, and the file is written atomically.
+    earlier line, and the file is written atomically.
 
     Args:
         file: the CSV file.
@@ -28,7 +28,7 @@ class History(keras.callbacks.Callback):
 
     @property
     def rows(self) -> list[dict[str, str]]:
-        """The epochs so far: numbers as text by column, empty where an epoch has no value.
+        """The epochs so far: numbers as text by column, empty if an epoch has no value.
 
         Raises:
             ValueError: if the file is damaged.
@@ -44,18 +44,19 @@ class History(keras.callbacks.Callback):
                     float(value or "nan")
         except (csv.Error, ValueError, TypeError, KeyError) as error:
             raise ValueError(
-                f"{self.file} is not the history of a run, expected a number of each epoch in all "
-                f"columns: {truncated(error)}. Remove it to continue without these epochs."
+                f"{self.file} is not the history of a run, expected numbers in all columns: "
+                f"{truncated(error)}. Remove it to continue without these epochs."
             ) from error
         return rows
 
     def on_epoch_end(self, epoch, logs=None):
         logs = logs or {}
         row = {"epoch": str(epoch), **{name: str(logs[name]) for name in sorted(logs)}}
-        rows = [*(each for each in self.rows if int(each["epoch"]) < epoch), row]
+        rows = [*(earlier for earlier in self.rows if int(earlier["epoch"]) < epoch), row]
         text = io.StringIO(newline="")
         # Stages of a distillation have different losses.
-        writer = csv.DictWriter(text, list(dict.fromkeys(name for each in rows for name in each)))
+        columns = dict.fromkeys(name for row in rows for name in row)
+        writer = csv.DictWriter(text, list(columns))
         writer.writeheader()
         writer.writerows(rows)
         write(self.file, text.getvalue())

@@ -1,4 +1,4 @@
-"""What is logged of each training step, as JSON and for TensorBoard."""
+"""Logs training steps, as JSON and for TensorBoard."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import tensorflow as tf
 from bertfam_tf.data.writing import os_errors
 from bertfam_tf.files import remove_files, write
 
-# Of the matrices whose product is timed.
+# The size of the matrices whose product is timed.
 _CPU_SIZE, _GPU_SIZE = 1024, 8192
 _REPEATS, _SECONDS = 5, 1.0
 _DIGITS = 7
@@ -29,25 +29,25 @@ _EVENTS = "events.out.tfevents.*"
 class StepLog(keras.callbacks.Callback):
     """Writes a line of JSON every ``every`` steps, and after each epoch.
 
-    A line of a step has ``step``, from 1; the ``loss``, ``learning_rate`` and ``gradient_norm``
-    (before clipping) of this step alone; and, since the line before, ``examples_per_second`` (of
-    long documents, windows), ``tokens_per_second``, of real tokens, and ``mfu``: the FLOPs that
-    these tokens need by the number that the devices compute in products of large matrices (model
-    FLOPs utilization, arXiv 2204.02311, appendix B; ``flops_share`` in logs of version 0.1).
-    Evaluation is not in this time. A line of an epoch has the ``step`` after which it ended, its
-    ``epoch``, from 0, and all losses and metrics. What is not finite is null.
+    The line of a step has ``step``, from 1; the ``loss``, ``learning_rate`` and ``gradient_norm``
+    (before clipping) of this step; and, since the previous line and without evaluation,
+    ``examples_per_second`` (windows of long documents), ``tokens_per_second``, of real tokens, and
+    ``mfu``: the FLOP/s for these tokens, divided by the FLOP/s that the devices reach in products
+    of large matrices (model FLOPs utilization, arXiv 2204.02311, appendix B; ``flops_share`` in
+    logs of version 0.1). The line of an epoch has its last ``step``, its ``epoch``, from 0, and all
+    losses and metrics. Values that are not finite are null.
 
-    A run that resumes goes on after the line of its checkpoint: later ones are removed, and
-    TensorBoard's events are written again. It has to be called before a ``Backup``.
+    A resumed run removes lines after its checkpoint, and writes TensorBoard's events again. It must
+    be called before a ``Backup``.
 
     Args:
-        file: of the lines.
-        board: the directory of TensorBoard's events, which only this writes to.
+        file: the file of lines.
+        board: the directory of TensorBoard's events; no other writer may use it.
         step: the number of steps that are done.
         every: the number of steps between lines.
-        flops: from the mean number of tokens of an example, in the first steps, to the FLOPs of
-            training for each token; None if unknown.
-        writes: whether this process writes; of several workers, all have to read what is logged.
+        flops: returns the training FLOPs per token for the mean number of tokens of an example in
+            the first steps; None if unknown.
+        writes: whether this process writes. All workers must read the logged values.
     """
 
     def __init__(
@@ -67,25 +67,25 @@ class StepLog(keras.callbacks.Callback):
         self.every = every
         self.writes = writes
         self._flops = cache(flops)
-        self._start: float | None = None  # of the time since the last line
+        self._start: float | None = None  # the time of the last line
         self._rate = 0.0
-        self._length = 0  # of examples, by which FLOPs are counted
+        self._length = 0  # the mean length of examples, for FLOPs
         self._events: Any = None
 
     @property
     def lines(self) -> list[dict[str, Any]]:
-        """What was logged so far; a line that was cut or damaged is left out."""
+        """The lines so far, without truncated or damaged ones."""
         if not self.file.is_file():
             return []
-        found = []
+        lines = []
         for line in self.file.read_text("utf-8", "replace").split("\n"):
             try:
                 values = json.loads(line)
             except (ValueError, RecursionError):
                 continue
             if _is_line(values):
-                found.append({_RENAMED.get(name, name): x for name, x in values.items()})
-        return found
+                lines.append({_RENAMED.get(name, name): x for name, x in values.items()})
+        return lines
 
     def on_train_begin(self, logs=None):
         self._start = None
@@ -120,21 +120,21 @@ class StepLog(keras.callbacks.Callback):
             optimizer = getattr(self.model.optimizer, "inner_optimizer", self.model.optimizer)
             line = {"loss": loss, "learning_rate": self._rate}
             line["gradient_norm"] = optimizer.gradient_norm.read()
-            # TensorFlow traces in the first step.
+            # The first step includes tracing.
             self._write(line if start is None else line | self._rates(counts, now - start))
         self._start = time.perf_counter()
 
     def _rates(self, counts: Any, seconds: float) -> dict[str, float]:
-        examples, rows, tokens = (float(each) / seconds for each in counts)
-        found = {"examples_per_second": examples, "tokens_per_second": tokens}
+        examples, rows, tokens = (float(count) / seconds for count in counts)
+        rates = {"examples_per_second": examples, "tokens_per_second": tokens}
         if not self._length and rows and tokens:
             self._length = max(round(tokens / rows), 1)
         flops = self._flops(self._length) if self._length else None
         if flops is not None:
             devices = self.model.distribute_strategy.num_replicas_in_sync
             peak = devices * product_rate(self.model.compute_dtype)
-            found["mfu"] = flops * tokens / peak
-        return found
+            rates["mfu"] = flops * tokens / peak
+        return rates
 
     def on_epoch_end(self, epoch, logs=None):
         if self.writes:
@@ -151,21 +151,21 @@ class StepLog(keras.callbacks.Callback):
 
     def _show(self, line: Mapping[str, Any]) -> None:
         prefix = "epoch/" if "epoch" in line else ""
-        # In one operation, so that a long run resumes at once.
-        shown = tf.compat.v1.Summary()
+        # One operation for all values: a long run writes many lines again when it resumes.
+        summary = tf.compat.v1.Summary()
         for name, value in line.items():
             if name not in ("step", "epoch") and value is not None:
-                shown.value.add(tag=f"{prefix}{name}", simple_value=value)
+                summary.value.add(tag=f"{prefix}{name}", simple_value=value)
         with self._events.as_default():
-            tf.summary.experimental.write_raw_pb(shown.SerializeToString(), step=line["step"])
+            tf.summary.experimental.write_raw_pb(summary.SerializeToString(), step=line["step"])
 
 
 @cache
 def product_rate(dtype: str) -> float:
-    """FLOP/s of a device in products of two large square matrices, the fastest of some.
+    """Measures the FLOP/s of a device in products of large square matrices; the best of several.
 
     Args:
-        dtype: of the matrices.
+        dtype: the dtype of the matrices.
     """
     size = _GPU_SIZE if tf.config.list_logical_devices("GPU") else _CPU_SIZE
     product = tf.function(lambda x: tf.reduce_max(tf.linalg.matmul(x, x)), autograph=False)
@@ -187,7 +187,7 @@ def _rounded(value: Any) -> int | float | None:
 
 
 def _is_line(values: Any) -> bool:
-    """Whether JSON values are a line of the log."""
+    """Returns whether a JSON value is a line of the log."""
     return (
         isinstance(values, dict)
         and all(type(values.get(name, 0)) is int for name in ("step", "epoch"))

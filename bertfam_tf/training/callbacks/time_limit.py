@@ -1,4 +1,4 @@
-"""Stops a training after so many minutes."""
+"""Stops a training after a number of minutes."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _log = logging.getLogger(__name__)
 
 
 class TimeLimit(keras.callbacks.Callback):
-    """Stops a training after the first step at which it has taken so many minutes.
+    """Stops a training after the step at which it reaches a number of minutes.
 
-    The epoch of that step ends there: it is evaluated, and stored as any other. Evaluation is not
-    in the time, nor is what a killed run did after its last checkpoint, which it repeats. Several
-    workers stop after the same step, the first one at which one of them reaches the limit.
+    The epoch ends with this step, and is evaluated and stored like any other. Evaluation does not
+    count, nor do steps of a killed run after its last checkpoint, which are repeated. Workers stop
+    after the same step, when the first of them reaches the limit.
 
-    It has to be called before a ``Backup``.
+    It must be called before a ``Backup``.
 
     Args:
-        clock: has the time of the training so far; a ``Backup`` with the same one stores it.
+        clock: the training time so far; a ``Backup`` with the same clock stores it.
         minutes: the limit.
     """
 
@@ -35,7 +35,7 @@ class TimeLimit(keras.callbacks.Callback):
 
     @property
     def exceeded(self) -> bool:
-        """Whether the training has taken its time."""
+        """Whether the limit is reached."""
         return self.clock.seconds >= self.limit
 
     def on_train_begin(self, logs=None):

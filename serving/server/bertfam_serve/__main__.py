@@ -286,8 +286,8 @@ def _session_config(options: argparse.Namespace) -> Any:
     if options.tensorflow_session_config_file:
         text_format.read(options.tensorflow_session_config_file, config)
     else:
-        # Concurrent requests use the cores better than the parts of one operation do: see
-        # docs/guides/production.md. Threads that spin while they wait take time from the others.
+        # Parallel requests use cores better than parallelism within an operation: see
+        # docs/guides/production.md. Threads that spin while they wait take time from others.
         config.intra_op_parallelism_threads = 1
         config.experimental.disable_thread_spinning = True
     if options.tensorflow_intra_op_parallelism is not None:
@@ -301,7 +301,7 @@ def _extensions(options: argparse.Namespace, stack: contextlib.ExitStack) -> dic
     """Arguments of ``serve`` for batching, metrics, API keys, TLS and the page."""
     from starlette.middleware import Middleware
 
-    found: dict[str, Any] = {"routes": []}
+    arguments: dict[str, Any] = {"routes": []}
     wraps: list[Callable[[Any], Any]] = []
     if options.batching_parameters_file and not options.enable_batching:
         raise ValueError("--batching-parameters-file needs --enable-batching")
@@ -319,32 +319,34 @@ def _extensions(options: argparse.Namespace, stack: contextlib.ExitStack) -> dic
         if path is not None:
             metrics = monitoring.Metrics()
             wraps.append(metrics.timed)
-            found |= {"observe": metrics.observe, "around_warm_up": metrics.time_warm_up}
-            found["routes"].append(monitoring.route(metrics, path))
+            arguments |= {"observe": metrics.observe, "around_warm_up": metrics.time_warm_up}
+            arguments["routes"].append(monitoring.route(metrics, path))
     if wraps:
-        found["wrap"] = lambda servable: functools.reduce(lambda x, wrap: wrap(x), wraps, servable)
+        arguments["wrap"] = lambda servable: functools.reduce(
+            lambda x, wrap: wrap(x), wraps, servable
+        )
     if options.api_key_file:
         from bertfam_serve.security import ApiKeyInterceptor, ApiKeyMiddleware, read_keys
 
         keys = read_keys(options.api_key_file)
-        found["middleware"] = [Middleware(ApiKeyMiddleware, keys=keys)]
-        found["interceptors"] = [ApiKeyInterceptor(keys)]
+        arguments["middleware"] = [Middleware(ApiKeyMiddleware, keys=keys)]
+        arguments["interceptors"] = [ApiKeyInterceptor(keys)]
     if options.tls_certificate or options.tls_key or options.tls_client_authority:
         from bertfam_serve.security import Tls
 
         if not (options.tls_certificate and options.tls_key):
             raise ValueError("TLS needs both --tls-certificate and --tls-key")
         tls = Tls(options.tls_certificate, options.tls_key, options.tls_client_authority)
-        found |= {"ssl": tls.uvicorn(), "grpc_credentials": tls.grpc()}
+        arguments |= {"ssl": tls.uvicorn(), "grpc_credentials": tls.grpc()}
     if options.ui:
         if options.api_key_file:
             raise ValueError(
                 "--ui cannot be combined with --api-key-file: browsers do not send a key"
             )
         page = _page()
-        found["routes"] += page.routes
-        found["ready"] = lambda running: page.show(running.models)
-    return found
+        arguments["routes"] += page.routes
+        arguments["ready"] = lambda running: page.show(running.models)
+    return arguments
 
 
 def _page() -> Any:

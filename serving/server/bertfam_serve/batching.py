@@ -61,7 +61,7 @@ class _Request:
     def finish(self, part: int, outputs: Arrays) -> None:
         with self._lock:
             self._parts[part] = outputs
-            parts = [found for found in self._parts if found is not None]
+            parts = [part for part in self._parts if part is not None]
             if len(parts) == len(self._parts) and not self.future.done():
                 self.future.set_result(_joined(parts))
 
@@ -227,10 +227,10 @@ class Batcher:
 
     # A separate function: a local variable of the loop would keep the last model alive.
     def _work_once(self) -> bool:
-        found = self._next()
-        if found is not None:
-            self._run(*found)
-        return found is not None
+        next_batch = self._next()
+        if next_batch is not None:
+            self._run(*next_batch)
+        return next_batch is not None
 
     def _next(self) -> tuple[_Queue, _Batch] | None:
         with self._changed:
@@ -350,12 +350,12 @@ class BatchedServable:
             ServingError: as ``run``, for requests that no queue takes.
         """
         signature = signature or DEFAULT_SIGNATURE
-        found = self._arrays(signature, inputs, outputs)
-        size = 0 if found is None else merging.rows(found)
-        if found is None or size == 0 or not self._fits(signature, found):
+        arrays = self._arrays(signature, inputs, outputs)
+        size = 0 if arrays is None else merging.rows(arrays)
+        if arrays is None or size == 0 or not self._fits(signature, arrays):
             return None
         deadline = time.monotonic() + timeout_ms / 1000 if timeout_ms else math.inf
-        request = _Request(found, deadline)
+        request = _Request(arrays, deadline)
         self._batcher.submit(self._queue(signature, frozenset(outputs)), request, size)
         return request
 
@@ -373,7 +373,7 @@ class BatchedServable:
         # This also bounds the number of queues.
         if len(set(outputs)) < len(outputs) or not set(outputs) <= definition.outputs.keys():
             return None
-        found = {}
+        arrays = {}
         for name, value in inputs.items():
             dtype = definition.inputs[name].dtype
             if isinstance(value, tensor_pb2.TensorProto):
@@ -381,8 +381,8 @@ class BatchedServable:
             kind = None if value is None else tensor_protos.dtype_of(value)
             if value is None or kind is None or kind.as_datatype_enum != dtype:
                 return None
-            found[name] = value
-        return found
+            arrays[name] = value
+        return arrays
 
     def _fits(self, signature: str, inputs: Arrays) -> bool:
         """Whether the shapes are compatible with the signature."""

@@ -87,13 +87,13 @@ def read_parameters(path: str | os.PathLike[str]) -> BatchingParameters:
             (with line, column and field), or for invalid or inconsistent values.
     """
     message = text_format.read(path, text_format.message("BatchingParameters"))
-    given: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for field, value in message.ListFields():
         if field.name == "allowed_batch_sizes":
-            given[field.name] = tuple(value)
+            values[field.name] = tuple(value)
         else:
-            given[field.name] = getattr(value, "value", value)
+            values[field.name] = getattr(value, "value", value)
     try:
-        return BatchingParameters(**given)
+        return BatchingParameters(**values)
     except ServingError as error:
         raise invalid(f"{error.message} (in {path})") from None

@@ -92,14 +92,14 @@ def run_in_chunks(
         ServingError: DEADLINE_EXCEEDED between two chunks; any error of ``run``.
     """
     deadline = time.monotonic() + timeout_ms / 1000 if timeout_ms else math.inf
-    found = _as_arrays(inputs)
-    ends = _chunk_ends(found, rows_per_run)
+    arrays = _as_arrays(inputs)
+    ends = _chunk_ends(arrays, rows_per_run)
     if len(ends) < 2:
         return run(inputs, timeout_ms)
     answers: list[list[dict[str, np.ndarray]]] = []
     start = 0
     for end in ends:
-        chunk = {name: array[start:end] for name, array in found.items()}
+        chunk = {name: array[start:end] for name, array in arrays.items()}
         outputs = run(chunk, _milliseconds_to(deadline))
         if not _has_row_for_each(outputs, end - start, answers):
             return run(inputs, _milliseconds_to(deadline))
@@ -113,13 +113,13 @@ def run_in_chunks(
 
 def _as_arrays(inputs: Inputs) -> dict[str, np.ndarray]:
     """The inputs as arrays; empty if one is not readable, so that TensorFlow reports the error."""
-    found = {}
+    arrays = {}
     for name, value in inputs.items():
         array = tensor_protos.read(value) if isinstance(value, tensor_pb2.TensorProto) else value
         if array is None:
             return {}
-        found[name] = array
-    return found
+        arrays[name] = array
+    return arrays
 
 
 def _chunk_ends(inputs: Arrays, rows_per_run: int) -> list[int]:

@@ -40,10 +40,10 @@ def decode_examples(body: bytes, request: Any, limits: RequestLimits | None = No
         request.model_spec.signature_name = signature_name(document)
     except UnicodeEncodeError:
         raise invalid("'signature_name' is not valid UTF-8.") from None
-    given = request.input
-    target = given.example_list
+    examples_input = request.input
+    target = examples_input.example_list
     if "context" in document:
-        target = given.example_list_with_context
+        target = examples_input.example_list_with_context
         _fill(document["context"], "context", target.context)
     examples = non_empty_array(document, "examples")
     if limits is not None:

@@ -28,13 +28,13 @@ from bertfam_serve.json_text import (
 from bertfam_serve.request_limits import RequestLimits
 from bertfam_tf.export.runtime.status import ServingError, invalid, unimplemented
 
-# Of names in an error, and of their characters.
-_MOST_SHOWN = 20
+# The number of names that an error lists, and of characters of each name.
+_MAX_SHOWN = 20
 _NO_LIMITS = RequestLimits(sys.maxsize, sys.maxsize, sys.maxsize)
 
 InputMap = Mapping[str, meta_graph_pb2.TensorInfo]
-Place = Callable[[Sequence[int]], str]
-"""Names a value in the request by its index in a tensor, for errors."""
+Location = Callable[[Sequence[int]], str]
+"""Returns the JSON path of a value, given its index in a tensor, for error messages."""
 
 
 class PredictRequest(NamedTuple):
@@ -99,14 +99,14 @@ def _from_columns(value: Any, info: InputMap) -> dict[str, np.ndarray]:
         (name,) = info
         return {name: _tensor(value, _dtype(info, name), lambda at: f"inputs{_index(at)}")}
 
-    def place(name: str) -> Place:
+    def location(name: str) -> Location:
         return lambda at: f"inputs[{quote(name)}]{_index(at)}"
 
     tensors = {}
     for name in info:
         if name not in value:
             raise invalid(f"'inputs' has no value for {quote(name)}.")
-        tensors[name] = _tensor(value[name], _dtype(info, name), place(name))
+        tensors[name] = _tensor(value[name], _dtype(info, name), location(name))
     return tensors
 
 
@@ -126,12 +126,13 @@ def _from_rows(instances: list[Any], info: InputMap) -> dict[str, np.ndarray]:
         (name,) = info
         return {name: _tensor(instances, _dtype(info, name), lambda at: f"instances{_index(at)}")}
 
-    def place(name: str) -> Place:
+    def location(name: str) -> Location:
         return lambda at: f"instances{_index(at[:1])}[{quote(name)}]{_index(at[1:])}"
 
     columns = {name: [row[name] for row in instances] for name in info}
     return {
-        name: _tensor(column, _dtype(info, name), place(name)) for name, column in columns.items()
+        name: _tensor(column, _dtype(info, name), location(name))
+        for name, column in columns.items()
     }
 
 
@@ -145,7 +146,7 @@ def _dtype(info: InputMap, name: str) -> tf.DType:
 
 
 def _listed(names: Iterable[str]) -> str:
-    shown = [quote(name[:_MOST_SHOWN]) for name in itertools.islice(names, _MOST_SHOWN)]
+    shown = [quote(name[:_MAX_SHOWN]) for name in itertools.islice(names, _MAX_SHOWN)]
     return ", ".join(shown) or "none"
 
 
@@ -186,15 +187,15 @@ _LEAVES = {
     tf.bool: _Leaf(frozenset({bool}), np.bool_, "true or false"),
     tf.string: _Leaf(frozenset({str, dict}), object, 'a string or {"b64": "…"}'),
 }
-# Of other dtypes only empty arrays can be sent.
+# Other dtypes can only be sent as empty arrays.
 _UNSUPPORTED = _Leaf(frozenset(), np.float64, "nothing")
 _MAX_DIMENSIONS = 64  # numpy's limit; TensorFlow's is 254
 
 
-def _tensor(value: Any, dtype: tf.DType, place: Place) -> np.ndarray:
+def _tensor(value: Any, dtype: tf.DType, location: Location) -> np.ndarray:
     """Converts a JSON value, a scalar or nested arrays, to an array."""
     if dtype not in _LEAVES:
-        _refuse_first_leaf(value, dtype, place)
+        _refuse_first_leaf(value, dtype, location)
     leaf = _LEAVES.get(dtype, _UNSUPPORTED)
     # Level by level: this is fast.
     flat: list[Any] = [value]
@@ -203,7 +204,7 @@ def _tensor(value: Any, dtype: tf.DType, place: Place) -> np.ndarray:
         size = len(flat[0])
         if set(map(type, flat)) != {list} or set(map(len, flat)) != {size}:
             wrong = [type(item) is not list or len(item) != size for item in flat]
-            raise _misfit(flat, shape, place, wrong, f"{describe(flat[0])} like the first")
+            raise _misfit(flat, shape, location, wrong, f"{describe(flat[0])} like the first")
         shape.append(size)
         if len(shape) > _MAX_DIMENSIONS:
             raise invalid(f"A tensor may have at most {_MAX_DIMENSIONS} dimensions.")
@@ -211,36 +212,36 @@ def _tensor(value: Any, dtype: tf.DType, place: Place) -> np.ndarray:
     expected = f"{leaf.expected} ({dtype.name})"
     if not set(map(type, flat)) <= leaf.types:
         wrong = [type(item) not in leaf.types for item in flat]
-        raise _misfit(flat, shape, place, wrong, expected)
+        raise _misfit(flat, shape, location, wrong, expected)
     if leaf.low != leaf.high and flat and not leaf.low <= min(flat) <= max(flat) <= leaf.high:
         wrong = [not leaf.low <= item <= leaf.high for item in flat]
-        raise _misfit(flat, shape, place, wrong, expected)
+        raise _misfit(flat, shape, location, wrong, expected)
     if dtype == tf.string:
-        return _strings(flat, shape, place)
+        return _strings(flat, shape, location)
     try:
         wide: np.ndarray = np.array(flat, leaf.wide)
     except OverflowError:
-        raise invalid(f"{place([])} has {TOO_LARGE}.") from None
+        raise invalid(f"{location([])} has {TOO_LARGE}.") from None
     with np.errstate(over="ignore"):  # overflow silently becomes infinity
         return wide.astype(dtype.as_numpy_dtype).reshape(shape)
 
 
-def _refuse_first_leaf(value: Any, dtype: tf.DType, place: Place) -> None:
+def _refuse_first_leaf(value: Any, dtype: tf.DType, location: Location) -> None:
     depth = 0
     while isinstance(value, list) and value:
         value, depth = value[0], depth + 1
     if not isinstance(value, list | dict):
         raise unimplemented(
-            f"{place([0] * depth)}: JSON cannot carry tensors of type {dtype.name}."
+            f"{location([0] * depth)}: JSON cannot carry tensors of type {dtype.name}."
         )
 
 
 def _misfit(
-    flat: list[Any], shape: Sequence[int], place: Place, wrong: list[bool], expected: str
+    flat: list[Any], shape: Sequence[int], location: Location, wrong: list[bool], expected: str
 ) -> ServingError:
     """The error for the first wrong value of a level."""
     i = wrong.index(True)
-    where = place(_unraveled(i, shape))
+    where = location(_unraveled(i, shape))
     return invalid(f"{where} is {describe(flat[i])}, expected {expected}.")
 
 
@@ -248,13 +249,13 @@ def _unraveled(i: int, shape: Sequence[int]) -> list[int]:
     return [int(axis) for axis in np.unravel_index(i, shape)]
 
 
-def _strings(flat: list[Any], shape: Sequence[int], place: Place) -> np.ndarray:
+def _strings(flat: list[Any], shape: Sequence[int], location: Location) -> np.ndarray:
     array = np.empty(len(flat), object)
     for i, item in enumerate(flat):
         try:
             array[i] = encode_text(item) if isinstance(item, str) else decode_base64(item)
         except ServingError as error:
-            raise invalid(f"{place(_unraveled(i, shape))}: {error.message}") from None
+            raise invalid(f"{location(_unraveled(i, shape))}: {error.message}") from None
     return array.reshape(shape)
 
 

@@ -13,7 +13,7 @@ from bertfam_tf.export.runtime.status import invalid
 _STRING_OR_SHORT_NAME = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|-NaN|-?Inf(?:inity)?', re.DOTALL)
 _SHORT_NAMES = {"-NaN": "NaN", "Inf": "Infinity", "-Inf": "-Infinity"}
 TOO_LARGE = "a number that is too large for a 64-bit float"
-_MOST_SHOWN = 100
+_MAX_SHOWN = 100
 
 
 def _float(text: str) -> float:
@@ -103,7 +103,7 @@ def describe(value: Any) -> str:
     if isinstance(value, list):
         return f"an array of {len(value)}" if value else "an empty array"
     text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
 
 
 def encode_error(message: str) -> bytes:

@@ -71,7 +71,7 @@ def merge(requests: Sequence[Arrays], *, size: int, pad: bool) -> dict[str, np.n
 
 
 def split(outputs: Arrays, sizes: Sequence[int], size: int) -> list[dict[str, np.ndarray]]:
-    """Splits the outputs of a batch, as views, and drops those of padding.
+    """Splits the outputs of a batch, as views, and drops the padding rows.
 
     Args:
         outputs: output name to array (size, …).

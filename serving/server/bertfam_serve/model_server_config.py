@@ -24,8 +24,8 @@ def read_config(path: str | os.PathLike[str]) -> ModelServerConfig:
     Raises:
         ServingError: NOT_FOUND if the file does not exist, INVALID_ARGUMENT if it does not parse.
     """
-    found: ModelServerConfig = text_format.read(path, ModelServerConfig())
-    return found
+    config: ModelServerConfig = text_format.read(path, ModelServerConfig())
+    return config
 
 
 def model_config(name: str, base_path: str | os.PathLike[str]) -> ModelConfig:
@@ -113,7 +113,7 @@ def versions_wanted(config: ModelConfig) -> dict[int, pathlib.Path]:
         children = sorted(base_path.iterdir())
     except OSError:
         raise invalid(f"Could not find base path {base_path} for servable {config.name}") from None
-    found = {
+    versions = {
         int(child.name): child
         for child in children
         if re.fullmatch("[0-9]{1,100}", child.name) and int(child.name) <= MAX_VERSION
@@ -121,10 +121,10 @@ def versions_wanted(config: ModelConfig) -> dict[int, pathlib.Path]:
     policy = config.model_version_policy
     kind = policy.WhichOneof("policy_choice")
     if kind == "all":
-        return found
+        return versions
     if kind == "specific":
         return {
-            number: path for number, path in found.items() if number in policy.specific.versions
+            number: path for number, path in versions.items() if number in policy.specific.versions
         }
-    latest = sorted(found, reverse=True)[: max(policy.latest.num_versions, 1)]
-    return {number: found[number] for number in latest}
+    latest = sorted(versions, reverse=True)[: max(policy.latest.num_versions, 1)]
+    return {number: versions[number] for number in latest}

@@ -124,7 +124,7 @@ class Models:
         return version, versions[version]
 
     def find_spec(self, spec: model_pb2.ModelSpec) -> tuple[int, ServableLike]:
-        """Returns what ``find`` returns, for a ModelSpec.
+        """Looks up the version that a ModelSpec names, as ``find``.
 
         Raises:
             ServingError: as ``find``; INVALID_ARGUMENT if the spec has no name.

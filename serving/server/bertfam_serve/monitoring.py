@@ -29,7 +29,7 @@ _LIMITS = tuple(10 * 1.8**i for i in range(33))
 _PREFIX = ":tensorflow:serving:"
 _REQUEST_COUNT = f"{_PREFIX}request_count"
 # Requests may contain any model name, and a series for each would grow without bound.
-_MOST_SERIES = 1000
+_MAX_SERIES = 1000
 _OTHERS = "(other)"
 _APIS = {"classify": "Classify", "regress": "Regress"}
 
@@ -90,7 +90,7 @@ class Metrics(Collector):
         """
         with self._lock:
             key = (model, code.name)
-            if key not in self._counts and len(self._counts) >= _MOST_SERIES:
+            if key not in self._counts and len(self._counts) >= _MAX_SERIES:
                 key = (_OTHERS, code.name)
             self._counts[key] = self._counts.get(key, 0) + 1
             if code == Code.OK:
@@ -222,10 +222,10 @@ def read_path(path: str | os.PathLike[str]) -> str | None:
     config = text_format.read(path, text_format.message("MonitoringConfig")).prometheus_config
     if not config.enable:
         return None
-    found = config.path or DEFAULT_PATH
-    if not found.startswith("/"):
-        raise invalid(f"prometheus_config.path must start with '/'; was '{found}' (in {path})")
-    return str(found)
+    url_path = config.path or DEFAULT_PATH
+    if not url_path.startswith("/"):
+        raise invalid(f"prometheus_config.path must start with '/'; was '{url_path}' (in {path})")
+    return str(url_path)
 
 
 def route(metrics: Metrics, path: str = DEFAULT_PATH) -> Route:
@@ -247,6 +247,6 @@ def _family(name: str, what: str, *labels: str) -> _Family:
 
 
 def _add(family: _Family, labels: tuple[str, ...], seconds: float) -> None:
-    if labels not in family.series and len(family.series) >= _MOST_SERIES:
+    if labels not in family.series and len(family.series) >= _MAX_SERIES:
         labels = (_OTHERS, *labels[1:])
     family.series.setdefault(labels, _Histogram()).add(max(0.0, seconds * 1e6))

@@ -58,13 +58,13 @@ class RequestLimits:
             text += size
         self._check_text(text)
 
-    def check_examples(self, given: input_pb2.Input) -> None:
+    def check_examples(self, request_input: input_pb2.Input) -> None:
         """Checks tf.Examples as ``check_inputs`` does; the context counts once for each example."""
         context = 0
-        examples = given.example_list.examples
-        if given.WhichOneof("kind") == "example_list_with_context":
-            examples = given.example_list_with_context.examples
-            context = given.example_list_with_context.context.ByteSize()
+        examples = request_input.example_list.examples
+        if request_input.WhichOneof("kind") == "example_list_with_context":
+            examples = request_input.example_list_with_context.examples
+            context = request_input.example_list_with_context.context.ByteSize()
         self.check_rows(len(examples), "the request")
         self._check_text(sum(example.ByteSize() + context for example in examples))
 

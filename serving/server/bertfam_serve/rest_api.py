@@ -52,8 +52,8 @@ _INSPECTION = re.compile(
     rf"/v1/models(?:/(?P<name>[^/:]+))?{_VERSION}(?:/(?P<verb>metadata))?",
     re.IGNORECASE | re.ASCII,
 )
-# Bodies and answers up to these sizes are decoded and encoded in the event loop, which takes less
-# time than handing them to a thread: of a body in bytes, of an answer in elements of its arrays.
+# Bodies up to this number of bytes, and answers up to this number of array elements, are decoded
+# and encoded in the event loop, which takes less time than handing them to a thread.
 _SMALL_BODY, _SMALL_ANSWER = 4096, 1024
 # How long a run may continue after its deadline until the client gets an error anyway.
 _GRACE_S = 5.0
@@ -122,7 +122,7 @@ def app(
 
 
 def answering_503(app: ASGIApp) -> ASGIApp:
-    """Wraps an app so that requests which the end of the server cancels are answered with 503.
+    """Wraps an app so that requests that are cancelled by a shutdown are answered with 503.
 
     uvicorn cancels what is still running after the grace period, and logs a traceback for each
     request that ends with an exception.
@@ -241,19 +241,19 @@ class _Api:
         # requests that are still waiting for a thread.
         try:
             with anyio.fail_after(self._timeout_s + _GRACE_S):
-                found = await anyio.to_thread.run_sync(
+                result = await anyio.to_thread.run_sync(
                     _result_or_error, work, abandon_on_cancel=True
                 )
         except TimeoutError:
             raise ServingError(
                 Code.DEADLINE_EXCEEDED, "Timed out waiting for the prediction"
             ) from None
-        if isinstance(found, ServingError):
+        if isinstance(result, ServingError):
             try:
-                raise found
+                raise result
             finally:
-                del found  # the traceback refers to this frame
-        return found
+                del result  # the traceback refers to this frame
+        return result
 
     @property
     def _timeout_ms(self) -> int:
@@ -290,18 +290,18 @@ class _Api:
     def _decode(
         self, target: _Target, body: bytes
     ) -> tuple[json_tensor.PredictRequest, ServableLike]:
-        found: list[ServableLike] = []
+        servables: list[ServableLike] = []
 
         def inputs_of(signature: str) -> Mapping[str, Any]:
             # Looked up once, after the body is parsed: the version may be unloaded meanwhile.
             _, servable = self._models.find(target.name, target.version, target.label)
-            found.append(servable)
+            servables.append(servable)
             signature = signature or DEFAULT_SIGNATURE
             if signature not in servable.signatures:
                 raise invalid(f'Serving signature name: "{signature}" not found in signature def')
             return servable.signatures[signature].inputs
 
-        return json_tensor.decode_predict(body, inputs_of, self._limits), found[0]
+        return json_tensor.decode_predict(body, inputs_of, self._limits), servables[0]
 
     def _classify(self, target: _Target, body: bytes) -> bytes:
         request = classification_pb2.ClassificationRequest(model_spec=target.spec)

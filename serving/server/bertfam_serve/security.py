@@ -36,10 +36,10 @@ class ApiKeys:
     def valid(self, key: bytes) -> bool:
         """Returns whether the key is one of the valid keys."""
         digest = _digest(key)
-        found = False
-        for one in self._digests:
-            found |= hmac.compare_digest(one, digest)
-        return found
+        matches = False
+        for known in self._digests:
+            matches |= hmac.compare_digest(known, digest)
+        return matches
 
     def valid_headers(self, get: Callable[[str], str | None]) -> bool:
         """Returns whether a request has a valid key.
@@ -113,7 +113,7 @@ class ApiKeyMiddleware:
 class ApiKeyInterceptor(grpc.ServerInterceptor):
     """Refuses calls without a valid key with UNAUTHENTICATED, except health checks.
 
-    The metadata keys are those of the HTTP headers: ``x-api-key``, or ``authorization`` with
+    The metadata keys are the names of the HTTP headers: ``x-api-key``, or ``authorization`` with
     ``Bearer KEY``.
     """
 

@@ -235,8 +235,8 @@ def running_server(
         finally:
             accepting.set()
 
-    given = Options(**{"rest_port": 0, "grpc_port": 0, **options})
-    with _built(base_path, config, given, started) as built:
+    settings = Options(**{"rest_port": 0, "grpc_port": 0, **options})
+    with _built(base_path, config, settings, started) as built:
         thread = threading.Thread(target=run, name="bertfam_serve", daemon=True)
         thread.start()
         accepting.wait()

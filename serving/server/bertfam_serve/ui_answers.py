@@ -60,7 +60,7 @@ class Field(NamedTuple):
 
 
 def questions(servable: ServableLike) -> list[str]:
-    """Returns the signatures that the page can ask: ``serving_default``, or those of several tasks.
+    """Returns the signatures that the page offers: ``serving_default``, or one per task.
 
     Raises:
         ServingError: INVALID_ARGUMENT for a model without a signature that takes texts alone.
@@ -153,14 +153,14 @@ def run_attention(
     inputs, name = _inputs(servable, texts, question), _view(question, _ATTENTION)
     if not _has_inputs(servable, name, inputs):
         return None
-    found = servable.run(name, inputs, timeout_ms=timeout_ms)
-    if not {"tokens", "count", "attention"} <= found.keys():
+    outputs = servable.run(name, inputs, timeout_ms=timeout_ms)
+    if not {"tokens", "count", "attention"} <= outputs.keys():
         return None
-    count = int(found["count"][0])
-    layers = found["attention"][0][:, :, :count, :count]
-    # Layers with fewer heads have zeros in place of others.
+    count = int(outputs["count"][0])
+    layers = outputs["attention"][0][:, :, :count, :count]
+    # Layers with fewer heads than others are padded with zeros.
     return (
-        [_text(token) for token in found["tokens"][0][:count]],
+        [_text(token) for token in outputs["tokens"][0][:count]],
         [layer[layer.any(axis=(1, 2))] for layer in layers],
     )
 
@@ -171,7 +171,7 @@ def _inputs(servable: ServableLike, texts: Mapping[str, str], question: str) -> 
 
 
 def _view(question: str, kind: str) -> str:
-    """The signature that answers a question in another form."""
+    """The name of the signature with another view of a signature's answers."""
     return kind if question == DEFAULT_SIGNATURE else f"{question}_{kind}"
 
 
@@ -214,8 +214,8 @@ def _read_answer(outputs: Outputs, texts: Mapping[str, str], _: _Labels) -> Answ
     ]
     answer.append(_marked(texts["context"], [(start, end, "answer", score)]))
     if "n_best_answers" in outputs:
-        found = zip(outputs["n_best_answers"], outputs["n_best_scores"], strict=True)
-        items = [(_text(text), float(score)) for text, score in found if text]
+        candidates = zip(outputs["n_best_answers"], outputs["n_best_scores"], strict=True)
+        items = [(_text(text), float(score)) for text, score in candidates if text]
         answer.append(Scores("Best answers", items))
     return answer
 
