@@ -9,7 +9,7 @@ from bertfam_tf.validation import check, one_of, setting
 # The default batch size.
 EXAMPLES = 32
 STRATEGIES = ("none", "mirrored", "multi_worker", "tpu")
-OPTIMIZERS = ("adamw", "adamw_uncorrected", "lamb", "lamb_uncorrected")
+OPTIMIZERS = ("adamw", "adamw_uncorrected", "lamb", "lamb_uncorrected", "muon")
 SCHEDULES = ("linear", "cosine", "constant")
 
 
@@ -34,7 +34,8 @@ class TrainConfig:
             gradients it adds up (gradient accumulation): the memory of a part, and the weights that
             the whole batch gives. ``batch_size`` and ``batch_tokens`` are those of the whole batch.
         optimizer: ``adamw`` or ``lamb``; ``adamw_uncorrected`` as in BERT's code and
-            ``lamb_uncorrected`` as in ALBERT's, without correction of the moments' bias.
+            ``lamb_uncorrected`` as in ALBERT's, without correction of the moments' bias; or
+            ``muon``, for pretraining.
         layer_decay: each block's learning rate is that of the next block times this factor, and
             the embeddings' that of the first block; 1 for one rate.
         patience: stops after this many epochs without improvement on the dev split, and keeps the
