@@ -9,12 +9,20 @@ from keras import ops
 from bertfam_tf.layers.initializers import normal
 from bertfam_tf.layers.masks import check_length
 
+# Rows of a table that are selected one by one instead of gathered.
+_FEW_ROWS = 4
+
 
 class Embedding(keras.layers.Embedding):
     """``keras.layers.Embedding`` with a table from ``add_table``."""
 
     def add_weight(self, *args: Any, **kwargs: Any) -> keras.Variable:
         return super().add_weight(*args, autocast=False, **kwargs)
+
+    def call(self, inputs):
+        if _selects(self.embeddings):
+            return look_up(self, self.embeddings, inputs)
+        return super().call(inputs)
 
 
 def add_table(layer: keras.layers.Layer, shape: tuple, name: str, **kwargs: Any) -> keras.Variable:
@@ -33,8 +41,23 @@ def add_table(layer: keras.layers.Layer, shape: tuple, name: str, **kwargs: Any)
 
 
 def look_up(layer: keras.layers.Layer, table: Any, ids: Any) -> Any:
-    """Returns rows ``ids`` of ``table``, in the dtype that ``layer`` computes in."""
-    return ops.cast(ops.take(table, ids, axis=0), layer.compute_dtype)
+    """Returns rows ``ids`` of ``table``, in the dtype that ``layer`` computes in.
+
+    On JAX, rows of a table of a few are selected, not gathered: the gradient of a gather writes
+    each token's to one of these rows, which GPUs do one after the other.
+    """
+    if not _selects(table):
+        return ops.cast(ops.take(table, ids, axis=0), layer.compute_dtype)
+    table = ops.convert_to_tensor(table)
+    ids = ops.expand_dims(ids, -1)
+    rows = table[0]
+    for i in range(1, table.shape[0]):
+        rows = ops.where(ids >= i, table[i], rows)
+    return ops.cast(rows, layer.compute_dtype)
+
+
+def _selects(table: Any) -> bool:
+    return keras.backend.backend() == "jax" and table.shape[0] <= _FEW_ROWS
 
 
 class PositionEmbedding(keras.layers.Layer):

@@ -8,6 +8,7 @@ from typing import Any
 from keras import ops
 
 from bertfam_tf.heads import Head
+from bertfam_tf.models.base import leaving_padding_out
 from bertfam_tf.objectives.objective import Batch, SumAndCount
 from bertfam_tf.objectives.predictions import counted, in_batch, vectors
 
@@ -50,9 +51,12 @@ class NextTokens:
         elif weights is None:
             weights = ops.ones_like(tokens)
         x = head.select(outputs)  # (batch, length, width)
-        positions = ops.cumsum(ops.ones_like(tokens), axis=1) - 1
-        weights, index, tokens = counted(weights, in_batch(positions, ops.shape(x)[1]), tokens)
-        losses = -ops.cast(head.logits(vectors(x, index), tokens), "float32")
+        if leaving_padding_out():
+            positions = ops.cumsum(ops.ones_like(tokens), axis=1) - 1
+            weights, index, tokens = counted(weights, in_batch(positions, ops.shape(x)[1]), tokens)
+            x = vectors(x, index)
+        losses = -ops.cast(head.logits(x, tokens), "float32")
+        weights = ops.cast(weights, "float32")
         sum_and_count = ops.sum(losses * weights), ops.sum(weights)
         return {"causal_lm": sum_and_count, "causal_lm_perplexity": sum_and_count}
 

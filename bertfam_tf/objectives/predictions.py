@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import keras
 from keras import ops
 
 from bertfam_tf.models.base import leaving_padding_out
@@ -63,5 +64,12 @@ def counted(weights: Any, *values: Any) -> tuple[Any, ...]:
 
 
 def vectors(x: Any, index: Any) -> Any:
-    """Gathers vectors (counted, width) of tokens (batch, length, width), by ``in_batch``."""
-    return ops.take(ops.reshape(x, (-1, x.shape[-1])), index, axis=0)
+    """Gathers vectors (counted, width) of tokens (batch, length, width), by ``in_batch``.
+
+    The gradient of a gather is a scatter, which XLA compiles for GPUs to a loop of retried writes
+    in half precision (openxla/xla#26371), so JAX gathers in float32.
+    """
+    rows = ops.reshape(x, (-1, x.shape[-1]))
+    if keras.backend.backend() == "jax":
+        return ops.cast(ops.take(ops.cast(rows, "float32"), index, axis=0), x.dtype)
+    return ops.take(rows, index, axis=0)

@@ -59,7 +59,7 @@ def _run(recipe: MultiTaskRecipe, directory: RunDirectory) -> dict[str, float]:
     keras.utils.set_random_seed(settings.seed)
     splits: dict[str, Split] = {}
     rows: dict[str, tf.data.Dataset] = {}
-    made: dict[str, tasks.Task] = {}
+    built: dict[str, tasks.Task] = {}
     for name, each in recipe.tasks.items():
         cls = trainable_task(each.task)
         splits[name] = open_split(each.data, "train", each.task)

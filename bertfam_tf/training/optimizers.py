@@ -1,4 +1,4 @@
-"""AdamW and LAMB without decay on norms and biases."""
+"""AdamW, LAMB and Muon without decay on norms and biases."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -274,12 +274,43 @@ class Lamb(_Adaptive, keras.optimizers.Lamb):
         self.assign(variable, ops.cast(weight - rate * step, variable.dtype))
 
 
-# Class and ``bias_correction`` by the names in recipes, ``settings.OPTIMIZERS``.
-_BY_NAME: dict[str, tuple[type[_Adaptive], bool]] = {
-    "adamw": (AdamW, True),
-    "adamw_uncorrected": (AdamW, False),
-    "lamb": (Lamb, True),
-    "lamb_uncorrected": (Lamb, False),
+@keras.saving.register_keras_serializable(package="bertfam_tf")
+class Muon(_Adaptive, keras.optimizers.Muon):
+    """Muon (Jordan et al. 2024) in the form of arXiv 2502.16982, for pretraining.
+
+    The step of a matrix is its momentum, orthogonalized by Newton-Schulz iterations and scaled to
+    the size of AdamW's steps, so that AdamW's learning rates and decay are a first choice. AdamW
+    trains embeddings, heads, norms and biases.
+
+    Args:
+        learning_rate: as ``keras.optimizers.Muon`` takes it, and so ``kwargs``.
+        factors: as for ``AdamW``.
+        skip_nonfinite: as for ``AdamW``.
+    """
+
+    def __init__(
+        self, learning_rate: Any, factors: Mapping[str, float] | None = None, **kwargs: Any
+    ):
+        kwargs.setdefault("exclude_layers", ["_head/"])
+        # One decay for all weights.
+        kwargs["adam_weight_decay"] = kwargs.get("weight_decay")
+        super().__init__(learning_rate, factors, **kwargs)
+
+    def update_step(self, gradient, variable, learning_rate):
+        index, dtype = self._get_variable_index(variable), variable.dtype
+        rate = ops.cast(learning_rate, dtype) * self._factor(index)
+        if self.weight_decay is not None and self._use_weight_decay(variable):
+            self.assign_sub(variable, variable * rate * self.weight_decay)
+        super().update_step(ops.cast(gradient, dtype), variable, rate)
+
+
+# Classes and their options by the names in recipes, ``settings.OPTIMIZERS``.
+_BY_NAME: dict[str, tuple[type[_Adaptive], dict[str, bool]]] = {
+    "adamw": (AdamW, {}),
+    "adamw_uncorrected": (AdamW, {"bias_correction": False}),
+    "lamb": (Lamb, {}),
+    "lamb_uncorrected": (Lamb, {"bias_correction": False}),
+    "muon": (Muon, {}),
 }
 
 
@@ -354,7 +385,7 @@ def from_settings(
     total_steps: int,
     factors: Mapping[str, float] | None = None,
     schedule: keras.optimizers.schedules.LearningRateSchedule | None = None,
-) -> AdamW | Lamb:
+) -> AdamW | Lamb | Muon:
     """Returns the optimizer of a recipe's ``train`` section.
 
     Args:
@@ -363,7 +394,8 @@ def from_settings(
         factors: the same as for ``adamw``.
         schedule: the learning rate; None for the section's.
     """
-    kind, bias_correction = _BY_NAME[settings.optimizer]
+    kind, options = _BY_NAME[settings.optimizer]
+    beta_2 = "adam_beta_2" if kind is Muon else "beta_2"
     return _scheduled(
         kind,
         schedule_of(settings, total_steps) if schedule is None else schedule,
@@ -372,9 +404,9 @@ def from_settings(
         weight_decay=settings.weight_decay,
         global_clipnorm=settings.clip_norm,
         epsilon=settings.epsilon,
-        beta_2=settings.beta_2,
         factors=factors,
-        bias_correction=bias_correction,
+        **{beta_2: settings.beta_2},
+        **options,
         skip_nonfinite=settings.on_divergence == "skip",
     )
 

@@ -8,7 +8,7 @@ from bertfam_tf.validation import check, one_of, setting
 
 DEFAULT_BATCH_SIZE = 32
 STRATEGIES = ("none", "mirrored", "multi_worker", "tpu")
-OPTIMIZERS = ("adamw", "adamw_uncorrected", "lamb", "lamb_uncorrected")
+OPTIMIZERS = ("adamw", "adamw_uncorrected", "lamb", "lamb_uncorrected", "muon")
 SCHEDULES = ("linear", "cosine", "constant")
 
 
@@ -33,7 +33,8 @@ class TrainConfig:
             batch, whose gradients it adds up (gradient accumulation). ``batch_size`` and
             ``batch_tokens`` are the sizes of the full batch.
         optimizer: ``adamw`` or ``lamb``; or without bias correction of the moments,
-            ``adamw_uncorrected`` as in BERT's code and ``lamb_uncorrected`` as in ALBERT's.
+            ``adamw_uncorrected`` as in BERT's code and ``lamb_uncorrected`` as in ALBERT's; or
+            ``muon``, for pretraining.
         layer_decay: the ratio of the learning rates of a block and the next block, and of the
             embeddings and the first block; 1 for one rate.
         patience: stops after this many epochs without improvement on the dev split, and keeps the
