@@ -80,6 +80,7 @@ def test_a_temperature_from_a_data_set(classifier):
     classifier.temperature = 1.0
 
 
+@pytest.mark.extended
 def test_pictures_and_pages_of_what_is_there(classifier, tmp_path):
     points = np.random.default_rng(0).normal(size=(5, 2))
     plain = analysis.draw_projection(points, tmp_path / "plain.png").read_bytes()

@@ -203,6 +203,7 @@ def test_compressed_hdf5_is_read(tmp_path):
     assert found["bias"].shape == (3072,)
 
 
+@pytest.mark.extended
 def test_a_stretched_tensor_of_torch(tiny_copy):
     torch = pytest.importorskip("torch")
     (tiny_copy / WEIGHTS).unlink()

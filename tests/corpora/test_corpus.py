@@ -142,6 +142,7 @@ def _masked(batches):
     return found
 
 
+@pytest.mark.extended
 @only_in("full", "full_sentences-10000")
 @pytest.mark.parametrize(
     ("format", "shuffle"),

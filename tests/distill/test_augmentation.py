@@ -141,7 +141,7 @@ def _found(text, places):
     return [(data[p.start : p.end].decode(), {c.decode() for c in p.candidates}) for p in places]
 
 
-@pytest.mark.parametrize("batch_size", in_full([1, 3, 64], [1, 64]))
+@pytest.mark.parametrize("batch_size", in_full([1, 3, 64], [64]))
 def test_candidates_are_those_of_a_plain_reference(task, augmentation, batch_size):
     found = augmentation.replaceable_words(TEXTS[:4], batch_size=batch_size)
     for text, places in zip(TEXTS, found, strict=False):

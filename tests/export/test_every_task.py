@@ -18,7 +18,7 @@ from bertfam_tf.export.endpoints import examples
 from bertfam_tf.text import SentencePieceTokenizer, load_tokenizer, presets
 from bertfam_tf.text.special_tokens import CLS_A_SEP_SEP, SpecialTokens
 from bertfam_tf.text.tokenizers.byte_bpe import ByteBPETokenizer, byte_characters
-from tests.selection import in_full, only_in
+from tests.selection import in_full
 
 CLEAN = Path(__file__).with_name("clean_process.py")
 TEXTS = [
@@ -405,20 +405,7 @@ def exports(request, tiny, tmp_path_factory):
 QUICK = [(list(FAMILIES)[i % 3], name) for i, name in enumerate(EXPECTED)]
 
 
-@only_in(
-    "extended",
-    "bert-TextClassifier",
-    "roberta-ZeroShotClassifier",
-    "roberta-TokenTagger",
-    "albert-CausalLM",
-    "roberta-MultiLabelClassifier",
-    "bert-Reranker",
-    "bert-MultipleChoice",
-    "albert-SparseEmbedder",
-    "albert-SpanQA",
-    "bert-TextEmbedder",
-    "roberta-MaskedLM",
-)
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("family", "name"), in_full([(family, name) for family in FAMILIES for name in EXPECTED], QUICK)
 )
@@ -441,6 +428,7 @@ def test_the_export_answers_as_predict(exports, family, name):
                 np.testing.assert_array_equal(one, other, err_msg=what)
 
 
+@pytest.mark.extended
 def test_the_graph_refuses_requests_that_do_not_fit(exports):
     found = exports.refusals()
     done = [(line["model"], line["signature"]) for line in found]

@@ -56,7 +56,7 @@ def _expected(backbone, head, batch):
     return (losses * weights).sum(), (hits * weights).sum(), weights.sum()
 
 
-@only_in("extended", "True-True-bert")
+@only_in("extended", "True-True-bert", "True-False-bert")
 @pytest.mark.parametrize("family", in_full(FAMILIES, ["bert"]))
 @pytest.mark.parametrize("unpadded", [False, True])
 @pytest.mark.parametrize("weighted", [False, True])

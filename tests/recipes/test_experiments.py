@@ -165,7 +165,7 @@ def test_a_killed_experiment_resumes_and_ends_as_one_that_was_not(files, tmp_pat
         assert all((tensors[key] == again[key]).all() for key in tensors | again)
 
 
-@pytest.mark.slow  # A process for each run: last run on 2026-11-27.
+@pytest.mark.slow  # A process for each run.
 def test_processes_that_are_killed(files, tmp_path):
     file = files(seeds=[0], overrides={"train.steps": 40, "train.backup_steps": 1})
     command = [sys.executable, "-m", "bertfam_tf.cli", "experiment", str(file), "--workers", "2"]

@@ -413,7 +413,7 @@ def test_stages_go_on_in_the_text(recipe, tiny):
     assert rows([Stage(steps=4), Stage(steps=4, length=48)], 5, 1) == longer[12:16]
 
 
-@pytest.mark.parametrize("source", ["text", "shards"])
+@pytest.mark.parametrize("source", in_full(["text", "shards"], ["shards"]))
 def test_static_masks_by_recipe(recipe, examples, tiny, source):
     """`copies` with the shuffling that a recipe has unless it says otherwise."""
     data = {"train": [str(examples)]} if source == "shards" else {}

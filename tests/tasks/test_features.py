@@ -30,7 +30,7 @@ def _expected(states, kind, head):
     return gamma * sum(weight * state for weight, state in zip(weights, states, strict=True))
 
 
-@only_in("extended", "mix-albert", "mix-bert")
+@only_in("extended", "mix-albert", "mix-bert", "mix-xlnet")
 @pytest.mark.parametrize("family", in_full(FAMILIES, ("bert", "albert", "xlnet", "elmo")))
 @pytest.mark.parametrize("kind", in_full(KINDS, ["mix"]))
 def test_every_family_has_features(family, kind):

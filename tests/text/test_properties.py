@@ -165,7 +165,7 @@ def test_round_trip(name, texts):
 
 
 @only_in("full", "sentence_piece_albert", "byte_bpe", "bpe")
-@only_in("extended", "byte_bpe_roberta", "word_piece")
+@only_in("extended", "byte_bpe_roberta", "word_piece", "sentence_piece")
 @tokenizers
 @examples(15)
 @hypothesis.given(texts=rows, max_length=st.integers(6, 30))
