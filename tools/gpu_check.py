@@ -96,6 +96,13 @@ def _table(micro: dict, rows: list[tuple]) -> str:
             else (f"{median:.1f}", f"{1000 * batch / median:,.0f}")
         )
         lines.append(f"| {engine} | {precision} | {batch} × {length} | {' | '.join(cells)} |")
+    steps = {tuple(case): median for *case, median, _ in rows if median is not None}
+    ratios = [
+        f"{precision}, {batch} × {length}: {steps['compiled', precision, batch, length] / ms:.2f}"
+        for (engine, precision, batch, length), ms in steps.items()
+        if engine == "bertfam_tf" and ("compiled", precision, batch, length) in steps
+    ]
+    lines += ["", "Times as fast as transformers with torch.compile: " + ", ".join(ratios) + "."]
     return "\n".join(lines) + "\n"
 
 

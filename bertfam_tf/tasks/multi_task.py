@@ -225,9 +225,8 @@ class MultiTask(TextLearner):
 
     def validation_batches(self, data: Any, batch_size: int, like: Any) -> Any:
         self._validated = frozenset(data)
-        specs = {
-            name: tuple(part[name] for part in like.element_spec if name in part) for name in self
-        }
+        spec = like.element_spec
+        specs = {name: tuple(part[name] for part in spec if name in part) for name in self}
         parts = self._complete(self._streams(data, batch_size), specs)
         return reduce(tf.data.Dataset.concatenate, parts)
 
