@@ -52,7 +52,7 @@ def test_masks_are_those_of_masking(tokenizer, unit):
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("family, objective", [("bert", "mlm"), ("gpt2", "clm")])
+@pytest.mark.parametrize(("family", "objective"), [("bert", "mlm"), ("gpt2", "clm")])
 def test_a_run_without_tensorflow(tokenizer, tmp_path, family, objective):
     text = "the cat sat on a mat\nand a dog ran far away\n\n" * 40
     for split in ("train", "dev"):

@@ -30,7 +30,7 @@ def test_a_matrix_moves_by_its_orthogonalized_gradient():
     np.testing.assert_allclose(1 - bias.numpy(), 5e-5, rtol=1e-2)
 
 
-@pytest.mark.parametrize("name, decays", [("kernel", True), ("bias", False)])
+@pytest.mark.parametrize(("name", "decays"), [("kernel", True), ("bias", False)])
 def test_decay_is_adamws(name, decays):
     variable = keras.Variable(np.ones((2, 2) if decays else 2), dtype="float32", name=name)
     settings = TrainConfig(
