@@ -19,7 +19,7 @@ HOME = {
     "Backbone": "models.base",
     "Head": "heads.head",
     "Normal": "layers.initializers",
-    **dict.fromkeys(("AdamW", "Lamb"), "training.optimizers"),
+    **dict.fromkeys(("AdamW", "Lamb", "Muon"), "training.optimizers"),
     **dict.fromkeys(
         ("OffsetSchedule", "PiecewiseSchedule", "WarmupLinearDecay"), "training.schedules"
     ),

@@ -54,8 +54,15 @@ def print_table(rows: list[list[str]], right: int | None = None) -> None:
 
 
 def stdin_lines() -> list[str]:
-    """Returns the lines of standard input."""
-    return [line.rstrip("\n") for line in sys.stdin]
+    """Returns the lines of standard input.
+
+    Raises:
+        ValueError: if there are none.
+    """
+    lines = [line.rstrip("\n") for line in sys.stdin]
+    if not lines:
+        raise ValueError("There is no text in the input.")
+    return lines
 
 
 def column(name: str) -> str | int:

@@ -212,7 +212,7 @@ def test_without_tensorflow_datasets(films, smallest, tmp_path, monkeypatch, cap
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
     recipe = _recipe(tmp_path, smallest, train="tfds:films/train", **films)
     assert main(["train", recipe]) == 2
-    error = "The data set films needs the package tensorflow-datasets: pip install tensorflow-data"
+    error = "The data set films needs the package tensorflow-datasets: pip install 'bertfam_tf"
     assert error in capsys.readouterr().err
 
 

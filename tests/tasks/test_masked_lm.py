@@ -216,8 +216,7 @@ def test_other_numbers_of_tokens_are_refused(task, top_k):
 
 
 def test_other_data_is_refused(task, tokenizer):
-    with pytest.raises(ValueError, match="There is no text"):
-        task.fill([])
+    assert task.fill([]) == []
     with pytest.raises(ValueError, match="takes single texts"):
         task.predict((TEXTS, TEXTS))
     with pytest.raises(ValueError, match="masked_lm"):

@@ -14,7 +14,8 @@ ORDER = [
     {"tokenizer_json"},
     {"tokenizers"},
     {"by_language", "packing", "characters", "pretokenized", "loading", "json_writer", "training"},
-    {"windows", "published"},
+    {"windows", "published", "serialization"},
+    {"preprocessor"},
 ]
 
 

@@ -115,7 +115,7 @@ def test_steps_by_hand(make, bias_correction):
 
 
 def test_optimizers_of_recipes():
-    kinds = {"adamw": AdamW, "lamb": Lamb}
+    kinds = {"adamw": AdamW, "lamb": Lamb, "muon": optimizers.Muon}
     for name in OPTIMIZERS:
         kind, _, uncorrected = name.partition("_")
         found = optimizers.from_settings(
@@ -123,7 +123,8 @@ def test_optimizers_of_recipes():
         )
         assert type(found) is kinds[kind]
         assert found.bias_correction == (not uncorrected)
-        assert (found.beta_2, found.global_clipnorm, found.weight_decay) == (0.98, 0.5, 0.01)
+        beta_2 = found.adam_beta_2 if kind == "muon" else found.beta_2
+        assert (beta_2, found.global_clipnorm, found.weight_decay) == (0.98, 0.5, 0.01)
         again = keras.optimizers.deserialize(keras.optimizers.serialize(found))
         assert again.get_config() == found.get_config()
     constant = OffsetSchedule(WarmupLinearDecay(3.0, 0, None), 0)
