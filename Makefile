@@ -1,6 +1,6 @@
 # make quickstart: fine-tune, evaluate, export, serve and ask, from nothing but Python.
 # make quick: checks, and the tests of the files that differ from the last commit; a minute.
-# make test: checks, and the tests of every part that take little time; five minutes.
+# make test: checks, and the tests of every part that take little time; about five minutes.
 # make test-extended: the tests of each family, task, export and format that take seconds each.
 # make test-serving: the local server, clients and deployments.
 # make test-all: checks and every test; more than an hour.
