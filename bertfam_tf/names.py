@@ -1,10 +1,11 @@
-"""Error messages for mistyped names, and for values read from files."""
+"""Error messages for mistyped names, for values read from files, and for no text at all."""
 
 import reprlib
 from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
 
+NO_TEXT = "There is no text in the input."
 # A value from a file may be megabytes long, or nested a thousand levels deep.
 _REPR = reprlib.Repr()
 _REPR.maxstring = _REPR.maxother = 200

@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 
+import bertfam_tf as bf
 from bertfam_tf.corpora import Masking
 from bertfam_tf.corpora.masking import word_edges
 from bertfam_tf.metrics.minimal_pairs import read_minimal_pairs
@@ -87,7 +88,7 @@ def test_a_run_without_tensorflow(tokenizer, tmp_path, family, objective):
     (blocked / "tensorflow.py").write_text("raise ImportError('tensorflow is not here')\n")
     path = os.pathsep.join([str(blocked), os.environ.get("PYTHONPATH", os.getcwd())])
     output = tmp_path / "output"
-    options = ("--steps", 40, "--evaluations", 2, "--pairs", 1)
+    options = ("--steps", 150, "--evaluations", 2, "--pairs", 1)
     run("train", tmp_path / "pack.xz", output, *options, PYTHONPATH=path, JAX_PLATFORMS="cpu")
     rows = [json.loads(line) for line in (output / "history.jsonl").read_text().splitlines()]
     assert len(rows) == 2
@@ -97,6 +98,14 @@ def test_a_run_without_tensorflow(tokenizer, tmp_path, family, objective):
     shapes = json.loads((output / "weights.json").read_text())
     size = sum(int(np.prod(shape)) for shape in shapes.values())
     assert sum(f.stat().st_size for f in output.glob("weights-*.bin")) == 2 * size
+
+    run("assemble", tmp_path / "recipe.yaml", output, tmp_path / "task")
+    task = bf.load(tmp_path / "task")
+    if objective == "clm":
+        # All examples are the same, so that the model knows what comes next; at first it is 20.
+        assert task.perplexity(["[CLS] the cat sat on a mat and a dog ran far away"]) < 2
+    else:
+        assert task.fill("the cat [MASK] on a mat")[0][0]["token"] == "sat"
 
 
 def test_minimal_pairs_are_read_with_errors_that_name_the_line(tmp_path):

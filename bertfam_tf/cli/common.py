@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from bertfam_tf.names import unknown
+from bertfam_tf.names import NO_TEXT, unknown
 
 Commands = argparse._SubParsersAction
 # Help texts.
@@ -61,7 +61,7 @@ def stdin_lines() -> list[str]:
     """
     lines = [line.rstrip("\n") for line in sys.stdin]
     if not lines:
-        raise ValueError("There is no text in the input.")
+        raise ValueError(NO_TEXT)
     return lines
 
 

@@ -19,12 +19,12 @@ from bertfam_tf.data.fields import TEXT_PAIR as TEXT_PAIR
 from bertfam_tf.data.fields import TEXTS, Fields
 from bertfam_tf.data.frames import from_pandas, is_frame
 from bertfam_tf.data.tables import Columns, Stream
+from bertfam_tf.names import NO_TEXT
 
 _SHAPES = (
     "a list of strings, a tuple with a list for each feature, a dict or pandas.DataFrame with {}, "
     "a list of dicts or of tuples, or a tf.data.Dataset of those"
 )
-_NOTHING = "There is no text in the input."
 _GENERATORS = (types.GeneratorType, keras.utils.PyDataset)
 Prepare: TypeAlias = Callable[[Any, Any], tuple[Any, Any]]
 
@@ -85,7 +85,7 @@ def _batches(
         if y is not None or sample_weight is not None:
             raise ValueError("y and sample_weight must be None if x is a tf.data.Dataset of them.")
         if int(x.cardinality()) == 0:
-            raise ValueError(_NOTHING)
+            raise ValueError(NO_TEXT)
 
         @tf.autograph.experimental.do_not_convert
         def as_tuple(*element):
@@ -111,7 +111,7 @@ def _batches(
     arrays = _arrays(x, y, sample_weight, fields)
     rows = len(next(iter(arrays[0].values())))
     if not rows:
-        raise ValueError(_NOTHING)
+        raise ValueError(NO_TEXT)
     dataset = tf.data.Dataset.from_tensor_slices(arrays)
     if by_tokens is not None:
         by_tokens = by_tokens.counted(dataset)
@@ -160,7 +160,7 @@ def _generated(x: Any, fields: Fields, prepare: Prepare | None) -> tf.data.Datas
         return dataset
     first = next(x, None)
     if first is None:
-        raise ValueError(_NOTHING)
+        raise ValueError(NO_TEXT)
     batches = itertools.chain([first], x)
     return _from_batches(lambda: batches, fields, prepare, first)
 
@@ -216,7 +216,7 @@ def _from_batches(
     if first is None:
         first = next(batches(), None)
         if first is None:
-            raise ValueError(_NOTHING)
+            raise ValueError(NO_TEXT)
     example = arrays(first)
     shapes = shapes_of(example)
     dtypes = [tf.convert_to_tensor(values).dtype for values in tf.nest.flatten(example)]

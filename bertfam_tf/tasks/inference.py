@@ -14,9 +14,10 @@ from bertfam_tf.data.errors import as_value_errors
 from bertfam_tf.data.inputs import LANGUAGE, TEXT_PAIR, Fields, batches, texts_of
 from bertfam_tf.data.tables import Columns
 from bertfam_tf.models import Backbone
+from bertfam_tf.names import NO_TEXT
 from bertfam_tf.tasks.components import TaskComponents
 from bertfam_tf.tasks.preprocessing import PACKED
-from bertfam_tf.tasks.text_learner import NO_DATA, arguments, refuse
+from bertfam_tf.tasks.text_learner import arguments, refuse
 from bertfam_tf.text import Tokenizer
 
 _TAKES = {TEXT_PAIR: ("single texts", "pairs")}
@@ -298,7 +299,7 @@ class TaskInference:
                 getattr(hooks, f"on_{mode}_batch_end")(number, logs if mode == "predict" else {})
         getattr(hooks, f"on_{mode}_end")()
         if number < 0:
-            raise ValueError(NO_DATA)
+            raise ValueError(NO_TEXT)
 
     def _on_replicas(self, function: Any, spec: Any) -> Callable[[tuple], list[tuple[Any, tuple]]]:
         """Runs a function on batches, of which each replica of this process gets a part."""

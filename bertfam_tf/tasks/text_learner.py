@@ -14,12 +14,11 @@ from bertfam_tf.data import inputs
 from bertfam_tf.data.errors import as_value_errors
 from bertfam_tf.data.inputs import TEXTS, Fields, is_packed, split_rows
 from bertfam_tf.data.tables import Columns
-from bertfam_tf.names import unexpected
+from bertfam_tf.names import NO_TEXT, unexpected
 from bertfam_tf.training import optimizers
 from bertfam_tf.training.learner import Learner
 from bertfam_tf.validation import one_of
 
-NO_DATA = "There is no text in the input."
 _BALANCED = "balanced"
 # Callbacks that set the learning rate, which Keras refuses where a schedule decides.
 _RATE_CALLBACKS = (keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau)
@@ -269,7 +268,7 @@ class TextLearner(Learner):
         finally:
             self._validation = None
         if history.epoch and not history.history:
-            raise ValueError(NO_DATA)
+            raise ValueError(NO_TEXT)
         return history
 
     def evaluate(
@@ -314,7 +313,7 @@ class TextLearner(Learner):
         with as_value_errors():
             results = super().evaluate(x, **loop)
         if results in ([], {}):
-            raise ValueError(NO_DATA)
+            raise ValueError(NO_TEXT)
         return results
 
 

@@ -2,10 +2,14 @@
 
     python -m tools.gpu_pretrain pack configs/gpt2/wikipedia.yaml pack.xz --blimp DIR
     python -m tools.gpu_pretrain train pack.xz OUT [--minutes 8]         # where the GPU is
+    python -m tools.gpu_pretrain assemble configs/gpt2/wikipedia.yaml OUT runs/wikipedia_gpt2
 
 `pack` reads text and writes the examples' token ids, BLiMP's sentences and the recipe's settings.
 `train` needs JAX, Keras and this package; it writes the curve and the weights as bfloat16.
-Masks are those of `bertfam pretrain`, number by number; rows are shuffled over the whole text.
+`assemble` saves a task with these weights and the tokenizer, which `bertfam_tf.load` reads.
+`python -m tools.gpu_pretrain.probe pack.xz 384x12x256` times steps (width, depth, batch size).
+Where `masking.max_predictions` is set, masks are those of `bertfam pretrain`, number by number;
+examples are shuffled over the whole text.
 """
 
 from __future__ import annotations
@@ -34,11 +38,19 @@ def main() -> None:
     verb.add_argument("--pairs", type=int, default=10, help="in evaluations, one of so many")
     verb.add_argument("--pairs-at-end", type=int, default=1)
     verb.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="other settings")
+    verb = verbs.add_parser("assemble")
+    verb.add_argument("recipe")
+    verb.add_argument("weights", type=Path)
+    verb.add_argument("output", type=Path)
     options = parser.parse_args()
     if options.verb == "pack":
         from tools.gpu_pretrain import pack
 
         pack.main(options.recipe, options.output, options.blimp)
+    elif options.verb == "assemble":
+        from tools.gpu_pretrain import assemble
+
+        assemble.main(options.recipe, options.weights, options.output)
     else:
         os.environ["KERAS_BACKEND"] = "jax"
         _train(options)

@@ -12,6 +12,7 @@ from tqdm import tqdm
 
 from bertfam_tf.corpora import Corpus
 from bertfam_tf.corpora.documents import find_files
+from bertfam_tf.corpora.examples import pass_seed
 from bertfam_tf.corpora.masking import Masking, word_edges
 from bertfam_tf.metrics.minimal_pairs import read_minimal_pairs
 from bertfam_tf.recipes.reading import expand, load_recipe
@@ -20,6 +21,9 @@ from bertfam_tf.text import Tokenizer, load_tokenizer
 from tools.gpu_pretrain import packed
 
 _UNITS = ("piece", "word")
+_FORMATS = ("full_sentences", "doc_sentences")
+# Passes whose masks differ where ``masking.copies`` is null.
+_PASSES = 1000
 
 
 def pack(recipe: PretrainRecipe, minimal_pairs: Path | None = None) -> tuple[dict, dict]:
@@ -28,6 +32,14 @@ def pack(recipe: PretrainRecipe, minimal_pairs: Path | None = None) -> tuple[dic
         raise ValueError(f"objectives must be mlm or clm alone, got {list(recipe.objectives)}.")
     if recipe.masking.unit not in _UNITS:
         raise ValueError(f"masking.unit must be piece or word, got {recipe.masking.unit}.")
+    if recipe.data.format not in _FORMATS:
+        raise ValueError(f"data.format must be {' or '.join(_FORMATS)}, got {recipe.data.format}.")
+    if recipe.stages or recipe.train.accumulation_steps > 1 or recipe.train.batch_size is None:
+        raise ValueError(
+            "stages must be empty, train.accumulation_steps 1 and train.batch_size a number."
+        )
+    if recipe.train.layer_decay != 1 or recipe.train.gradient_checkpointing:
+        raise ValueError("train.layer_decay must be 1, and train.gradient_checkpointing false.")
     tokenizer = load_tokenizer(expand(recipe.model.tokenizer))
     arrays: dict[str, np.ndarray] = {}
     for split in ("dev", "train"):
@@ -84,6 +96,9 @@ def _settings(recipe: PretrainRecipe, tokenizer: Tokenizer, paradigms: list[str]
         "masking": {**dataclasses.asdict(recipe.masking), "max_predictions": most},
         "train": dataclasses.asdict(recipe.train),
         "train_precision": "mixed_bfloat16",
+        "pass_seeds": [
+            pass_seed(recipe.train.seed, n) for n in range(recipe.masking.copies or _PASSES)
+        ],
         "special_ids": tokenizer.special_ids,
         "paradigms": paradigms,
     }

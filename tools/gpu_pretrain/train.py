@@ -28,15 +28,27 @@ _OBJECTIVES = {"mlm": ("masked_lm", MaskedTokens), "clm": ("causal_lm", NextToke
 _WIDTHS = (16, 64)
 # In a call, the most rows, and the most tokens whose logits are computed.
 _ROWS, _LOGITS = 4096, 2**15
+# Steps of a schedule that is evaluated at a share of them.
+_TICKS = 1_000_000
 
 
-class Rate(keras.optimizers.schedules.LearningRateSchedule):
-    """The learning rate that the compiled step is called with."""
+class ByProgress(keras.optimizers.schedules.LearningRateSchedule):
+    """A recipe's schedule by the share of the training that is over, whatever its steps.
 
-    value: Any = 0.0
+    Args:
+        settings: the recipe's ``train`` section.
+
+    Attributes:
+        done: the share, from 0 to 1, set before the optimizer is applied.
+    """
+
+    def __init__(self, settings: TrainConfig):
+        self.settings = settings
+        self.schedule = optimizers.schedule_of(settings, _TICKS)
+        self.done: Any = 0.0
 
     def __call__(self, step: Any) -> Any:
-        return self.value
+        return self.schedule(self.done * _TICKS)
 
     def get_config(self) -> dict[str, Any]:
         return {}
@@ -70,8 +82,8 @@ class Pretraining:
             {"sequence_output": self.backbone.output["sequence_output"]},
             [self.objective],
         )
-        self.rate = Rate()
-        self.optimizer = optimizers.from_settings(self.train, 1, schedule=self.rate)
+        self.rate = ByProgress(self.train)
+        self.optimizer = optimizers.from_settings(self.train, _TICKS, schedule=self.rate)
         self.optimizer.build(self.learner.trainable_variables)
         self.masking = None if self.causal else Masking(pack, self.mask_id, settings["masking"])
         self.rows = {split: jnp.asarray(self._rows(pack, split)) for split in ("train", "dev")}
@@ -137,7 +149,7 @@ class Pretraining:
             return value, [scope.get_current_value(v) for v in variables[1]]
 
     def _make_step(self) -> Callable[..., tuple]:
-        def step(state: tuple, rows: Any, index: Any, seeds: Any, rate: Any) -> tuple:
+        def step(state: tuple, rows: Any, index: Any, seeds: Any, done: Any) -> tuple:
             trainable, others, moments = state
             batch = self._batch(rows[index], seeds)
 
@@ -148,7 +160,7 @@ class Pretraining:
                 return total / count, after
 
             (loss, others), gradients = jax.value_and_grad(mean, has_aux=True)(trainable)
-            self.rate.value = rate
+            self.rate.done = done
             trainable, moments = self.optimizer.stateless_apply(moments, gradients, trainable)
             return (trainable, others, moments), loss
 
@@ -285,10 +297,14 @@ class Pretraining:
                 copy = next(number)
                 order = np.concatenate([order, rng.permutation(count)])
             index, order = order[:size], order[size:]
-            seeds = np.stack([np.full(size, copy + 1), index], 1).astype("int32")
-            rate = settings.learning_rate * _share(done, settings.warmup)
+            copies = self.settings["pass_seeds"]
+            seeds = np.full(size, copies[copy % len(copies)])
             self.state, loss = self._step(
-                self.state, self.rows["train"], index.astype("int32"), seeds, np.float32(rate)
+                self.state,
+                self.rows["train"],
+                index.astype("int32"),
+                np.stack([seeds, index], 1).astype("int32"),
+                np.float32(min(done, 1.0)),
             )
             losses.append(loss)
             waiting.append(loss)
@@ -317,11 +333,6 @@ def _padded(
     rows[(position > 0) & (position <= lengths[:, None])] = ids
     rows[np.arange(len(lengths)), lengths + 1] = last
     return rows
-
-
-def _share(done: float, warmup: float) -> float:
-    """The share of the peak of the learning rate: a linear rise, then a linear fall to 0."""
-    return min(done / warmup if warmup else 1.0, max(1 - done, 0.0) / (1 - warmup))
 
 
 def save(weights: Mapping[str, np.ndarray], folder: Path, part_bytes: int = 15 * 2**20) -> None:
