@@ -544,3 +544,23 @@ def test_analyze(trained, tmp_path, capsys):
     assert main(["analyze", run, "--heads", "--metric", "f2", "--output", str(tmp_path)]) == 2
     assert main(["evaluate", run, "--report", str(tmp_path / "report.html")]) == 0
     assert "Confusion" in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_minimal_pairs(saved, smallest, tmp_path, capsys):
+    task = bf.MaskedLM.from_pretrained(smallest)
+    path = tmp_path / "saved" if saved else smallest
+    if saved:
+        task.save(path)
+    pair = {"sentence_good": "the film was good", "sentence_bad": "good the was film"}
+    (tmp_path / "order.jsonl").write_text(json.dumps(pair))
+    assert main(["evaluate", str(path), "--blimp", str(tmp_path)]) == 0
+    good, bad = task.log_likelihood(list(pair.values()))
+    expected = float(good > bad)
+    assert _last_json(capsys.readouterr().out) == {"order": expected, "mean": expected}
+
+
+def test_minimal_pairs_of_another_task(smallest, tmp_path, capsys):
+    bf.TextClassifier.from_pretrained(smallest, labels=["a", "b"]).save(tmp_path / "saved")
+    assert main(["evaluate", str(tmp_path / "saved"), "--blimp", str(tmp_path)]) == 2
+    assert "is a TextClassifier, not a MaskedLM or a CausalLM" in capsys.readouterr().err

@@ -11,6 +11,7 @@ from bertfam_tf.metrics.entities import (
     parse,
     word_accuracy,
 )
+from bertfam_tf.metrics.minimal_pairs import minimal_pairs, read_minimal_pairs
 from bertfam_tf.metrics.ranking import MRR, NDCG, nearest, retrieval_scores, unit_length
 from bertfam_tf.metrics.squad import best_threshold, exact_match, f1, squad_scores
 from bertfam_tf.metrics.table import METRICS, by_name
@@ -36,8 +37,10 @@ __all__ = [
     "exact_match",
     "f1",
     "marks_entities",
+    "minimal_pairs",
     "nearest",
     "parse",
+    "read_minimal_pairs",
     "retrieval_scores",
     "squad_scores",
     "unit_length",

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
 
 _SUFFIXES = (".jsonl", ".jsonl.gz")
 
@@ -27,6 +32,54 @@ def read_minimal_pairs(folder: str | Path) -> dict[str, list[tuple[str, str]]]:
     if not files:
         raise ValueError(f"{folder} has no files named {' or '.join('*' + s for s in _SUFFIXES)}.")
     return {file.name.split(".jsonl")[0]: _read(file) for file in files}
+
+
+def minimal_pairs(
+    task: Any,
+    pairs: str | Path | Mapping[str, Sequence[tuple[str, str]]],
+    *,
+    batch_size: int = 32,
+    verbose: Any = 1,
+) -> dict[str, float]:
+    """Computes how often a language model prefers the acceptable sentence of a minimal pair.
+
+    A sentence's score is its log-likelihood: of a masked language model the pseudo-log-likelihood
+    (Salazar et al. 2020, arXiv 1910.14659). Equal scores count as wrong.
+
+    Args:
+        task: has a method ``log_likelihood``: a ``MaskedLM`` or a ``CausalLM``.
+        pairs: the pairs of each paradigm, acceptable sentence first; or a folder as
+            ``read_minimal_pairs`` reads it, such as BLiMP's.
+        batch_size: sentences that are scored together.
+        verbose: 0 prints no progress bar.
+
+    Returns:
+        The fraction of pairs by paradigm, and ``mean``, the mean of the paradigms.
+
+    Raises:
+        TypeError: if the task is no language model.
+        ValueError: if there are no pairs, or a file is invalid.
+    """
+    if not hasattr(task, "log_likelihood"):
+        raise TypeError(
+            f"task must be a MaskedLM or a CausalLM, which have log_likelihood, got a "
+            f"{type(task).__name__}."
+        )
+    if not isinstance(pairs, Mapping):
+        pairs = read_minimal_pairs(pairs)
+    if not pairs or not all(map(len, pairs.values())):
+        raise ValueError("pairs must have at least one pair in each paradigm.")
+    bar = keras.utils.Progbar(len(pairs), verbose=verbose, unit_name="paradigm")
+    found: dict[str, float] = {}
+    for number, (name, rows) in enumerate(pairs.items(), 1):
+        # Sentences of about one length together.
+        sentences = sorted({text for pair in rows for text in pair}, key=len)
+        scores = task.log_likelihood(sentences, batch_size=batch_size)
+        by_sentence = dict(zip(sentences, scores.tolist(), strict=True))
+        right = [by_sentence[good] > by_sentence[bad] for good, bad in rows]
+        found[name] = float(np.mean(right))
+        bar.update(number, [("accuracy", found[name])])
+    return {**found, "mean": float(np.mean(list(found.values())))}
 
 
 def _read(file: Path) -> list[tuple[str, str]]:

@@ -171,6 +171,46 @@ class CausalLM(Task):
         """
         return self.evaluate(x, batch_size=batch_size, verbose=0, return_dict=True)["perplexity"]
 
+    def log_likelihood(
+        self, x: Any, *, batch_size: int = 32, language: str | int | None = None
+    ) -> np.ndarray:
+        """Computes log-likelihoods of texts, the first token of each included.
+
+        ``predict`` leaves out the first token, which it has nothing to predict from. Here it
+        follows the tokenizer's bos token, or its eos token if it has no other; the first token is
+        not counted with a tokenizer that has neither, or that pads on the left, as XLNet's does.
+
+        Args:
+            x: one text, or several; or data as ``predict`` takes it. Texts are truncated to
+                ``max_length`` tokens.
+            batch_size: texts that are answered together.
+            language: as for ``predict``.
+
+        Returns:
+            The sum of the tokens' log-probabilities in nats, float32 (texts,).
+
+        Raises:
+            ValueError: as ``predict`` raises it.
+        """
+        loop: dict[str, Any] = {"batch_size": batch_size, "language": language}
+        return self._answered(self._whole_log_likelihoods, _as_array, x, **loop)
+
+    def _whole_log_likelihoods(self, features: Tensors) -> tf.Tensor:
+        """String (batch,) to float32 (batch,)."""
+        inputs = dict(self.preprocess(features))
+        ids = self.tokenizer.special_ids
+        first = next((ids[role] for role in ("bos", "eos") if role in ids), None)
+        if first is not None and not self.tokenizer.layout.pad_left:
+            length = self.max_length - 1
+            for name, x in inputs.items():
+                begin = x[:, :1]
+                if name == "token_ids":
+                    begin = tf.fill(tf.shape(begin), first)
+                elif name == "padding_mask":
+                    begin = tf.ones_like(begin)
+                inputs[name] = tf.concat([begin, x[:, :length]], axis=1)
+        return _log_likelihoods(self(inputs, training=False), inputs)["log_likelihood"]
+
     # New texts -----------------------------------------------------------------------------------
 
     def generate(
@@ -418,6 +458,10 @@ def _log_likelihoods(logits: tf.Tensor, inputs: dict[str, Any]) -> Tensors:
 def _to_python(answers: Tensors, texts: Tensors) -> list[dict[str, Any]]:
     columns = [value.numpy().tolist() for value in answers.values()]
     return [dict(zip(answers, values, strict=True)) for values in zip(*columns, strict=True)]
+
+
+def _as_array(sums: tf.Tensor, _: Tensors) -> np.ndarray:
+    return sums.numpy()
 
 
 def _seed(seed: int | None) -> tf.Tensor:

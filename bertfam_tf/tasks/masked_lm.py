@@ -8,6 +8,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Self, Unpack
 
+import numpy as np
 import tensorflow as tf
 
 from bertfam_tf import heads
@@ -25,6 +26,8 @@ from bertfam_tf.text.windows import Windows
 from bertfam_tf.training.learner import SingleLossTracker
 
 _MAX_MASKS = 16
+# Tokens in a forward pass of ``log_likelihood``.
+_TOKENS = 16_384
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,6 +162,58 @@ class MaskedLM(Task):
     def mask_token(self) -> str:
         """The mask token, as it is written in texts."""
         return self.tokenizer.id_to_token(self.tokenizer.mask_id)
+
+    def log_likelihood(
+        self, x: Any, *, batch_size: int = 8, language: str | int | None = None
+    ) -> np.ndarray:
+        """Computes pseudo-log-likelihoods of texts (Salazar et al. 2020, arXiv 1910.14659).
+
+        Each token is masked alone and predicted from the others; special tokens that frame a text
+        are not counted. A text of n tokens takes n forward passes.
+
+        Args:
+            x: one text, or several; or data as ``predict`` takes it. Texts are truncated to
+                ``max_length`` tokens.
+            batch_size: texts that are answered together.
+            language: as for ``predict``.
+
+        Returns:
+            The sum of the tokens' log-probabilities in nats, float32 (texts,).
+
+        Raises:
+            ValueError: as ``predict`` raises it.
+        """
+        loop: dict[str, Any] = {"batch_size": batch_size, "language": language}
+        return self._answered(self._pseudo_log_likelihoods, _as_array, x, **loop)
+
+    def _pseudo_log_likelihoods(self, features: Tensors) -> tf.Tensor:
+        """String (batch,) to float32 (batch,)."""
+        inputs, head = self.preprocess(features), self.components.head
+        assert head is not None
+        ids = inputs["token_ids"]  # (batch, length)
+        # A text's own unknown tokens and masks are tokens as others are.
+        frame = {i for role, i in self.tokenizer.special_ids.items() if role not in ("unk", "mask")}
+        counted = tf.reduce_all(ids[..., None] != sorted(frame), axis=-1)
+        places = tf.where(counted & (inputs["padding_mask"] == 1))  # (tokens, 2)
+        count, rows = tf.shape(places)[0], _TOKENS // tf.maximum(tf.shape(ids)[1], 1)
+
+        def add(start: tf.Tensor, sums: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            part = places[start : start + tf.maximum(rows, 1)]
+            numbers = tf.range(tf.shape(part, out_type=tf.int64)[0])
+            index = tf.stack([numbers, part[:, 1]], axis=1)
+            masked = {name: tf.gather(x, part[:, 0]) for name, x in inputs.items()}
+            targets = tf.gather_nd(masked["token_ids"], index)
+            mask = tf.fill(tf.shape(targets), self.tokenizer.mask_id)
+            masked["token_ids"] = tf.tensor_scatter_nd_update(masked["token_ids"], index, mask)
+            hidden = head.select(self.backbone(masked, training=False, outputs=head.reads))
+            logits = tf.cast(head.logits(tf.gather_nd(hidden, index)), tf.float32)
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)
+            sums = tf.tensor_scatter_nd_sub(sums, part[:, :1], losses)
+            return start + tf.maximum(rows, 1), sums
+
+        # A long text has as many rows as tokens: not all at once.
+        begin = tf.constant(0), tf.zeros(tf.shape(ids)[:1])
+        return tf.while_loop(lambda start, _: start < count, add, begin, parallel_iterations=1)[1]
 
     # From text to answers --------------------------------------------------------------------
 
@@ -311,6 +366,10 @@ class _MaskedTokens(Targets):
     def encode(self, labels: Any, encoded: dict[str, Any]) -> tuple[Tensors, tf.Tensor]:
         masked = encoded["masked"]
         return {"positions": masked.positions, "token_ids": masked.targets}, masked.weights
+
+
+def _as_array(sums: tf.Tensor, _: Tensors) -> np.ndarray:
+    return sums.numpy()
 
 
 def _check_top_k(top_k: int, tokenizer: Tokenizer) -> int:

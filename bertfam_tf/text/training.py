@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from bertfam_tf.files import atomic, check_new
+from bertfam_tf.parsing import is_compressed
 from bertfam_tf.text.files import stream_lines
 from bertfam_tf.text.kernels import unicode
 from bertfam_tf.text.special_tokens import ROLES
@@ -100,6 +101,8 @@ def train_vocabulary(
 def _lines(files: Sequence[Path]) -> Iterator[str]:
     """Yields lines, and logs progress every tenth of the files or megabyte, whichever is more."""
     total = sum(file.stat().st_size for file in files)
+    # The size of compressed text is not known before its end.
+    of_total = "" if any(map(is_compressed, files)) else f" of {total / 1e6:.1f}"
     read, shown, empty = 0, 0, True
     step = max(total // 10, 1_000_000)
     for file in files:
@@ -109,7 +112,7 @@ def _lines(files: Sequence[Path]) -> Iterator[str]:
             read += len(line.encode("utf-8")) + 1
             if read >= shown + step:
                 shown = read
-                _LOG.info("read %.1f of %.1f MB", read / 1e6, total / 1e6)
+                _LOG.info("read %.1f%s MB", read / 1e6, of_total)
     if empty:
         raise ValueError(_NO_WORDS)
 

@@ -52,6 +52,21 @@ def _by_hand(model, text):
     return losses
 
 
+def test_log_likelihoods_with_the_first_token(model):
+    eos = model.tokenizer.special_ids["eos"]
+    expected = []
+    for text in TEXTS:
+        ids = np.array([[eos, *model.tokenizer.tokenize(text).numpy()]], "int32")
+        logits = model({"token_ids": ids, "padding_mask": np.ones_like(ids)})[0]
+        chosen = tf.gather(tf.nn.log_softmax(logits[:-1]), ids[0, 1:], batch_dims=1)
+        expected.append(float(tf.reduce_sum(chosen)))
+    found = model.log_likelihood(TEXTS)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    assert found[-1] == 0
+    # As many tokens as there are positions.
+    assert np.isfinite(model.log_likelihood("a " * 100)).all()
+
+
 @pytest.mark.full
 def test_log_likelihoods(model):
     answers = model.predict(TEXTS)

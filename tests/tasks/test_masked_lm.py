@@ -8,6 +8,7 @@ import tensorflow as tf
 import bertfam_tf as bf
 from bertfam_tf import registry
 from bertfam_tf.export.runtime import load
+from bertfam_tf.tasks import masked_lm
 from bertfam_tf.text import load_tokenizer
 from tests.selection import WIRINGS, in_full, only_in
 
@@ -228,3 +229,28 @@ def test_other_data_is_refused(task, tokenizer):
     without = type(tokenizer).from_config({**options, "mask_token": None})
     with pytest.raises(ValueError, match="has no mask_token"):
         bf.MaskedLM(task.backbone, without)
+
+
+def test_pseudo_log_likelihoods(task, monkeypatch):
+    texts = ["the film was good", "", "It [MASK] well", "a"]
+    expected = []
+    for text in texts:
+        ids = task.tokenizer.special_ids
+        tokens = [ids["cls"], *task.tokenizer.tokenize(text).numpy().tolist(), ids["sep"]]
+        total = 0.0
+        for place in range(1, len(tokens) - 1):
+            masked = np.array([tokens], "int32")
+            masked[0, place] = ids["mask"]
+            inputs = {"token_ids": masked, "padding_mask": np.ones_like(masked)}
+            logits = task.head(task.backbone(inputs, training=False), training=False)
+            total += float(tf.nn.log_softmax(logits)[0, place, tokens[place]])
+        expected.append(total)
+    found = task.log_likelihood(texts)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    assert found[1] == 0
+    assert found.dtype == np.float32
+    # Several forward passes for one batch.
+    monkeypatch.setattr(masked_lm, "_TOKENS", 20)
+    task.forget_graphs()
+    np.testing.assert_allclose(task.log_likelihood(texts), found, rtol=1e-5)
+    task.forget_graphs()

@@ -1,0 +1,112 @@
+"""Files that GLUE's server scores (Wang et al. 2019, arXiv 1804.07461; gluebenchmark.com/faq)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertfam_tf.data import read_rows
+from bertfam_tf.data.published import columns_of
+from bertfam_tf.data.reading import is_published
+from bertfam_tf.data.rows import Row
+from bertfam_tf.files import atomic
+from bertfam_tf.names import join_names, unknown
+from bertfam_tf.recipes.reading import expand
+from bertfam_tf.recipes.schema import Recipe
+from bertfam_tf.recipes.splits import columns
+from bertfam_tf.tasks import Task, TextClassifier, TextRegressor
+
+# Labels by the name of the file; None for scores.
+_NUMBERS = ("0", "1")
+_ENTAILMENT = ("entailment", "not_entailment")
+_MNLI = ("entailment", "neutral", "contradiction")
+FILES: Mapping[str, tuple[str, ...] | None] = {
+    "CoLA.tsv": _NUMBERS, "SST-2.tsv": _NUMBERS, "MRPC.tsv": _NUMBERS, "QQP.tsv": _NUMBERS,
+    "WNLI.tsv": _NUMBERS, "STS-B.tsv": None, "QNLI.tsv": _ENTAILMENT, "RTE.tsv": _ENTAILMENT,
+    "MNLI-m.tsv": _MNLI, "MNLI-mm.tsv": _MNLI, "AX.tsv": _MNLI,
+}  # fmt: skip
+
+
+def write_submission(task: Task, recipe: Recipe, file: str | Path, split: str = "test") -> int:
+    """Writes predictions for a split without labels, as GLUE's server takes them.
+
+    Labels 0 and 1 are the order of the task's labels, or the labels of the recipe's files where
+    ``data.labels`` renames them. Scores of STS-B are limited to 0 and 5.
+
+    Args:
+        task: the trained task.
+        recipe: its recipe; ``data.test`` is the split.
+        file: the output; its name says which of GLUE's tasks it is: one of ``FILES``.
+        split: ``dev`` or ``test``.
+
+    Returns:
+        The number of rows.
+
+    Raises:
+        ValueError: if the name of the file is unknown, the task is of another kind or has other
+            labels, or the recipe has no such split.
+    """
+    file = Path(file)
+    if file.name not in FILES:
+        raise ValueError(unknown("file of GLUE", file.name, FILES))
+    kind = TextRegressor if FILES[file.name] is None else TextClassifier
+    if type(task) is not kind:
+        raise ValueError(f"{file.name} is for a {kind.__name__}, got a {type(task).__name__}.")
+    labels = _labels(task, recipe, file.name)
+    rows = _rows(recipe, split, type(task).__name__)
+    features = {name: [row.features[name] for _, row in rows] for name in rows[0][1].features}
+    answers = task.predict(features, batch_size=recipe.train.batch_size or 32)
+    with atomic(file) as temporary, temporary.open("w", encoding="utf-8") as output:
+        output.write("index\tprediction\n")
+        for (index, _), answer in zip(rows, answers, strict=True):
+            given = f"{np.clip(answer, 0, 5):.3f}" if labels is None else labels[answer["label"]]
+            output.write(f"{index}\t{given}\n")
+    return len(rows)
+
+
+def _labels(task: Task, recipe: Recipe, name: str) -> dict[str, str] | None:
+    """Returns the labels of a file by the labels of a task; None for scores."""
+    labels = FILES[name]
+    if labels is None:
+        return None
+    renamed = recipe.data.labels if isinstance(recipe.data.labels, Mapping) else {}
+    found = {new: old for old, new in renamed.items()} or {each: each for each in task.class_names}
+    if labels == _NUMBERS and len(found) == 2 and set(found.values()) != set(labels):
+        found = dict(zip(task.class_names, labels, strict=True))
+    if set(found.values()) != set(labels):
+        raise ValueError(
+            f"{name} has the labels {join_names(labels)}, got a task with the labels "
+            f"{join_names(task.class_names)}."
+        )
+    return found
+
+
+def _rows(recipe: Recipe, split: str, task: str) -> list[tuple[int, Row]]:
+    """Returns the rows of a split and their numbers, ascending."""
+    data = recipe.data
+    files = getattr(data, split)
+    if files is None:
+        raise ValueError(f"The recipe names no {split} file; name it as data.{split}=FILE.")
+    files = [files] if isinstance(files, str) else list(files)
+    published = data.tfds or (is_published(files[0]) and files[0].split(":", 1)[1])
+    chosen = columns(data, task)
+    if published:
+        name = data.tfds or published.rpartition("/")[0]
+        chosen = chosen if chosen is not None else dict(columns_of(name) or {})
+        chosen = {**chosen, "id": "idx"}
+    assert chosen is not None
+    rows: Iterable[Row] = read_rows(
+        files if published else [expand(str(each)) for each in files],
+        {name: column for name, column in chosen.items() if name != "label"},
+        format=data.format,
+        tfds=data.tfds,
+        data_dir=None if data.data_dir is None else str(expand(data.data_dir)),
+    )
+    # Splits of tensorflow-datasets are shuffled when they are prepared; files are not.
+    numbered: list[tuple[int, Any]] = [
+        (number if row.id is None else int(row.id), row) for number, row in enumerate(rows)
+    ]
+    return sorted(numbered, key=lambda each: each[0])

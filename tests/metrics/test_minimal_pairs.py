@@ -1,0 +1,54 @@
+"""Minimal pairs: files, scores by paradigm, and errors."""
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+
+import bertfam_tf as bf
+from bertfam_tf.metrics import minimal_pairs, read_minimal_pairs
+
+PAIRS = {"agreement": [("a", "aaa"), ("aa", "aaaa"), ("b", "b")], "islands": [("aaa", "a")]}
+
+
+class _ShortIsLikely:
+    def log_likelihood(self, texts, batch_size):
+        return -np.array([len(text) for text in texts], "float32")
+
+
+def _write(folder, name, pairs, opened=open):
+    with opened(folder / name, "wt") as file:
+        for good, bad in pairs:
+            file.write(json.dumps({"sentence_good": good, "sentence_bad": bad}) + "\n")
+
+
+def test_fractions_by_paradigm(tmp_path):
+    expected = {"agreement": 2 / 3, "islands": 0.0, "mean": 1 / 3}
+    assert minimal_pairs(_ShortIsLikely(), PAIRS, verbose=0) == pytest.approx(expected)
+    _write(tmp_path, "agreement.jsonl", PAIRS["agreement"])
+    _write(tmp_path, "islands.jsonl.gz", PAIRS["islands"], gzip.open)
+    assert read_minimal_pairs(tmp_path) == PAIRS
+    assert minimal_pairs(_ShortIsLikely(), tmp_path, verbose=0) == pytest.approx(expected)
+
+
+def test_errors(tmp_path):
+    with pytest.raises(TypeError, match=r"a MaskedLM or a CausalLM.*got a object"):
+        minimal_pairs(object(), PAIRS)
+    with pytest.raises(ValueError, match="at least one pair in each paradigm"):
+        minimal_pairs(_ShortIsLikely(), {"empty": []})
+    with pytest.raises(ValueError, match="has no files named"):
+        read_minimal_pairs(tmp_path)
+    (tmp_path / "bad.jsonl").write_text('{"sentence_good": "a"}\n')
+    with pytest.raises(ValueError, match=r"bad\.jsonl, line 1: expected a JSON object"):
+        read_minimal_pairs(tmp_path)
+
+
+@pytest.mark.parametrize("task_class", [bf.MaskedLM, bf.CausalLM])
+def test_language_models(task_class, smallest):
+    family = "bert" if task_class is bf.MaskedLM else "gpt2"
+    tokenizer = bf.load_tokenizer(smallest)
+    backbone = bf.build(family, "tiny", vocab_size=70, num_layers=1, max_positions=64)
+    pairs = {"order": [("the film was good", "good the was film")]}
+    found = minimal_pairs(task_class(backbone, tokenizer), pairs, verbose=0)
+    assert found["mean"] == found["order"] in (0.0, 1.0)
