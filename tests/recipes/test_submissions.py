@@ -84,7 +84,8 @@ def test_errors(recipe, smallest, tmp_path):
     with pytest.raises(ValueError, match=r"RTE.tsv has the labels entailment, not_entailment"):
         write_submission(task, recipe(), tmp_path / "RTE.tsv")
     with pytest.raises(ValueError, match=r"names no test file; name it as data.test=FILE"):
-        write_submission(task, recipe(test=None, labels=None), tmp_path / "MNLI-m.tsv")
+        other = bf.TextRegressor.from_pretrained(smallest)
+        write_submission(other, recipe(test=None), tmp_path / "STS-B.tsv")
     assert not [name for name in FILES if (tmp_path / name).exists()]
 
 
