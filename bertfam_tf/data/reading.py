@@ -6,7 +6,6 @@ import glob
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from bertfam_tf import parsing
 from bertfam_tf.data.columnar import columnar_rows
@@ -134,7 +133,9 @@ def read_rows(
             no rows, or ``limit`` is below 1.
     """
     if tfds is None and format in (None, "tfds"):
-        tfds, files, format = _published(files, format)
+        found = published_splits(files)
+        if found is not None:
+            (tfds, files), format = found, "tfds"
     files = [files] if isinstance(files, str | Path) else list(files)
     if not files:
         raise ValueError("There are no files to read.")
@@ -161,13 +162,15 @@ def read_rows(
     )
 
 
-def _published(
-    files: str | Path | Sequence[str | Path], format: str | None
-) -> tuple[str | None, Any, str | None]:
-    """Returns the data set and the splits of names ``tfds:NAME/SPLIT``, and the format."""
+def published_splits(files: str | Path | Sequence[str | Path]) -> tuple[str, list[str]] | None:
+    """Returns the data set and the splits of names ``tfds:NAME/SPLIT``; None for files.
+
+    Raises:
+        ValueError: if files or other data sets are among them, or a name is incomplete.
+    """
     names = list(map(str, [files] if isinstance(files, str | Path) else files))
     if not any(map(is_published, names)):
-        return None, files, format
+        return None
     pairs = [name.removeprefix(TFDS).rpartition("/")[::2] for name in names]
     if not all(map(is_published, names)) or len({name for name, _ in pairs}) > 1:
         raise ValueError(
@@ -178,7 +181,7 @@ def _published(
         raise ValueError(
             f"{names[0]!r} must have a data set and a split, such as tfds:glue/mrpc/train."
         )
-    return pairs[0][0], [split for _, split in pairs], "tfds"
+    return pairs[0][0], [split for _, split in pairs]
 
 
 def _reader(

@@ -12,7 +12,7 @@ from bertfam_tf import tasks
 from bertfam_tf.data import read_rows
 from bertfam_tf.data.labels import summary
 from bertfam_tf.data.published import columns_of
-from bertfam_tf.data.reading import TFDS, is_published
+from bertfam_tf.data.reading import is_published, published_splits
 from bertfam_tf.data.records import Column
 from bertfam_tf.data.rows import Rows
 from bertfam_tf.data.targets import Target
@@ -71,7 +71,7 @@ def columns(data: DataConfig, task: str | None = None) -> dict[str, Column] | No
     label: dict[str, Column] = {} if data.label is None else {"label": data.label}
     if data.columns is not None:
         return {**label, **data.columns}
-    published = _published(data)
+    published = published_name(data)
     if published is not None and columns_of(published) is not None:
         return None
     if task is not None and (data.text, data.text_pair) == ("text", None):
@@ -84,12 +84,12 @@ def columns(data: DataConfig, task: str | None = None) -> dict[str, Column] | No
     return found if data.text_pair is None else {**found, "text_pair": data.text_pair}
 
 
-def _published(data: DataConfig) -> str | None:
-    """The data set of tensorflow-datasets that a recipe names."""
-    first = data.train if isinstance(data.train, str) else data.train[0]
-    if data.tfds is not None or not is_published(first):
+def published_name(data: DataConfig) -> str | None:
+    """Returns the data set of tensorflow-datasets that a recipe names; None for files."""
+    if data.tfds is not None:
         return data.tfds
-    return first.removeprefix(TFDS).rpartition("/")[0]
+    found = published_splits(data.train)
+    return None if found is None else found[0]
 
 
 def open_split(data: DataConfig, split: str, task: str, names: list[str] | None = None) -> Split:

@@ -10,13 +10,12 @@ import numpy as np
 
 from bertfam_tf.data import read_rows
 from bertfam_tf.data.published import columns_of
-from bertfam_tf.data.reading import is_published
 from bertfam_tf.data.rows import Row
 from bertfam_tf.files import atomic
 from bertfam_tf.names import join_names, unknown
 from bertfam_tf.recipes.reading import expand
 from bertfam_tf.recipes.schema import Recipe
-from bertfam_tf.recipes.splits import columns
+from bertfam_tf.recipes.splits import columns, published_name
 from bertfam_tf.tasks import Task, TextClassifier, TextRegressor
 
 # Labels by the name of the file; None for scores.
@@ -91,15 +90,12 @@ def _rows(recipe: Recipe, split: str, task: str) -> list[tuple[int, Row]]:
     if files is None:
         raise ValueError(f"The recipe names no {split} file; name it as data.{split}=FILE.")
     files = [files] if isinstance(files, str) else list(files)
-    published = data.tfds or (is_published(files[0]) and files[0].split(":", 1)[1])
-    chosen = columns(data, task)
-    if published:
-        name = data.tfds or published.rpartition("/")[0]
-        chosen = chosen if chosen is not None else dict(columns_of(name) or {})
-        chosen = {**chosen, "id": "idx"}
+    name, chosen = published_name(data), columns(data, task)
+    if name is not None:
+        chosen = {**(chosen or columns_of(name) or {}), "id": "idx"}
     assert chosen is not None
     rows: Iterable[Row] = read_rows(
-        files if published else [expand(str(each)) for each in files],
+        files if name is not None else [expand(str(each)) for each in files],
         {name: column for name, column in chosen.items() if name != "label"},
         format=data.format,
         tfds=data.tfds,

@@ -12,8 +12,11 @@ import zipfile
 import numpy as np
 import pytest
 
+import bertfam_tf as bf
 from bertfam_tf.data import as_value_errors, read_rows, targets
 from bertfam_tf.data.published import Published
+from bertfam_tf.recipes.reading import load_recipe
+from bertfam_tf.recipes.submissions import write_submission
 
 pytest.importorskip("importlib_resources")  # which etils, of tensorflow-datasets, forgets to name
 tfds = pytest.importorskip("tensorflow_datasets")
@@ -239,3 +242,20 @@ def test_a_data_set_of_ones_own(tmp_path):
 def test_a_data_set_that_nobody_knows(tmp_path):
     with pytest.raises(ValueError, match="tensorflow-datasets has no gleu/mrpc"):
         Published("gleu/mrpc", None, str(tmp_path))
+
+
+@pytest.mark.extended
+def test_a_submission_has_the_order_of_glue(downloaded, tmp_path, smallest):
+    """tensorflow-datasets shuffles a split when it prepares it."""
+    labelled = "index\tsentence1\tsentence2\tlabel\n0\ta\tb\tentailment\n1\tc\td\tnot_entailment\n"
+    tests = "index\tsentence1\tsentence2\n" + "".join(f"{i}\tgood {i}\tx\n" for i in range(30))
+    files = {"RTE/train.tsv": labelled, "RTE/dev.tsv": labelled, "RTE/test.tsv": tests}
+    where = downloaded("glue/rte", {f"{GLUE}/RTE.zip": _zip(files)})
+    data = {"train": "train", "test": "test", "tfds": "glue/rte", "data_dir": where}
+    recipe = {"output": str(tmp_path / "run"), "model": {"path": str(smallest)}, "data": data}
+    (tmp_path / "recipe.yaml").write_text(json.dumps(recipe))
+    task = bf.TextClassifier.from_pretrained(smallest, labels=["not_entailment", "entailment"])
+    assert write_submission(task, load_recipe(tmp_path / "recipe.yaml"), tmp_path / "RTE.tsv") == 30
+    lines = (tmp_path / "RTE.tsv").read_text().splitlines()[1:]
+    answers = task.predict([(f"good {i}", "x") for i in range(30)])
+    assert lines == [f"{i}\t{answer['label']}" for i, answer in enumerate(answers)]

@@ -83,8 +83,8 @@ def test_errors(recipe, smallest, tmp_path):
         write_submission(task, recipe(), tmp_path / "STS-B.tsv")
     with pytest.raises(ValueError, match=r"RTE.tsv has the labels entailment, not_entailment"):
         write_submission(task, recipe(), tmp_path / "RTE.tsv")
+    other = bf.TextRegressor.from_pretrained(smallest)
     with pytest.raises(ValueError, match=r"names no test file; name it as data.test=FILE"):
-        other = bf.TextRegressor.from_pretrained(smallest)
         write_submission(other, recipe(test=None), tmp_path / "STS-B.tsv")
     assert not [name for name in FILES if (tmp_path / name).exists()]
 
