@@ -12,7 +12,7 @@ from bertfam_tf.layers import recomputation
 from bertfam_tf.models.base import unpadding
 from bertfam_tf.names import unknown
 from bertfam_tf.objectives.objective import Batch, Objective, SumAndCount
-from bertfam_tf.training import accumulation, replicas
+from bertfam_tf.training import accumulation, jax_versions, replicas
 from bertfam_tf.training.step_value import StepValue
 
 
@@ -190,6 +190,8 @@ class Learner(keras.Model):
         """
         backend = keras.backend.backend()
         kwargs.setdefault("jit_compile", backend == "jax")
+        if backend == "jax":
+            jax_versions.warn_if_slow()
         if backend != "tensorflow":
             other = f"Keras on {backend}"
         elif loss is not None or self._losses_seen is None:
