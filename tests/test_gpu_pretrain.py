@@ -97,10 +97,11 @@ def test_a_run_without_tensorflow(tokenizer, tmp_path, family, objective):
     assert result["minimal_pairs"]["mean"] == 100.0
     shapes = json.loads((output / "weights.json").read_text())
     size = sum(int(np.prod(shape)) for shape in shapes.values())
-    assert sum(f.stat().st_size for f in output.glob("weights-*.bin")) == 2 * size
+    assert sum(f.stat().st_size for f in output.glob("weights-*.bin")) < 1.75 * size
 
     run("assemble", tmp_path / "recipe.yaml", output, tmp_path / "task")
     task = bf.load(tmp_path / "task")
+    assert bf.metrics.minimal_pairs(task, pairs, verbose=0)["mean"] == 1
     if objective == "clm":
         # All examples are the same, so that the model knows what comes next; at first it is 20.
         assert task.perplexity(["[CLS] the cat sat on a mat and a dog ran far away"]) < 2

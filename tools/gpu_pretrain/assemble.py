@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from pathlib import Path
 
 import ml_dtypes
@@ -23,11 +24,17 @@ def read_weights(folder: Path) -> dict[str, np.ndarray]:
     shapes = json.loads((folder / "weights.json").read_text("utf-8"))
     data = b"".join(file.read_bytes() for file in sorted(folder.glob("weights-*.bin")))
     sizes = [int(np.prod(shape)) for shape in shapes.values()]
-    if len(data) != 2 * sum(sizes):
-        raise ValueError(
-            f"{folder} has {len(data):,} bytes of weights, expected {2 * sum(sizes):,}."
-        )
-    values = np.frombuffer(data, ml_dtypes.bfloat16).astype("float32")
+    unpacked = zlib.decompressobj()
+    try:
+        high = unpacked.decompress(data)
+    except zlib.error as error:
+        raise ValueError(f"{folder} has damaged weights.") from error
+    planes = unpacked.unused_data, high
+    if [*map(len, planes)] != [sum(sizes)] * 2:
+        found = sum(map(len, planes))
+        raise ValueError(f"{folder} has {found:,} bytes of weights, expected {2 * sum(sizes):,}.")
+    both = np.stack([np.frombuffer(plane, "uint8") for plane in planes], axis=1)
+    values = np.ascontiguousarray(both).view(ml_dtypes.bfloat16)[:, 0].astype("float32")
     parts = np.split(values, np.cumsum(sizes)[:-1])
     return {n: x.reshape(shape) for (n, shape), x in zip(shapes.items(), parts, strict=True)}
 

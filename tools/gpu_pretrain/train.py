@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import time
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -336,10 +337,15 @@ def _padded(
 
 
 def save(weights: Mapping[str, np.ndarray], folder: Path, part_bytes: int = 15 * 2**20) -> None:
-    """Writes weights as bfloat16 in files of at most ``part_bytes``, and ``weights.json``."""
+    """Writes weights as bfloat16 in files of at most ``part_bytes``, and ``weights.json``.
+
+    The bytes with signs and exponents come first, compressed: two thirds of the size remain.
+    """
     names = sorted(weights)
     flat = np.concatenate([np.asarray(weights[name], "float32").ravel() for name in names])
-    data = np.asarray(jnp.asarray(flat, "bfloat16")).view("uint16").tobytes()
+    planes = np.asarray(jnp.asarray(flat, "bfloat16")).view("uint8").reshape(-1, 2).T
+    high, low = (np.ascontiguousarray(planes[i]).tobytes() for i in (1, 0))
+    data = zlib.compress(high) + low
     for number, start in enumerate(range(0, len(data), part_bytes)):
         (folder / f"weights-{number:02}.bin").write_bytes(data[start : start + part_bytes])
     shapes = {name: list(weights[name].shape) for name in names}
