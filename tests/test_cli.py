@@ -4,8 +4,10 @@ import io
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -517,6 +519,23 @@ def test_an_interrupted_training_says_how_to_continue(monkeypatch, capsys, comma
     assert main([command, "recipe.yaml", *over]) == 130
     error = capsys.readouterr().err
     assert error == f"bertfam {command}: interrupted; the same command continues it\n"
+
+
+@pytest.mark.extended
+def test_ctrl_c_in_a_training(trained, tmp_path):
+    """A process of its own: TensorFlow runs in other threads, which the signal does not reach."""
+    recipe = str(trained[0].parent / "recipe.yaml")
+    output = tmp_path / "run"
+    command = [sys.executable, "-m", "bertfam_tf.cli", "train", recipe, f"output={output}"]
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with subprocess.Popen([*command, "train.epochs=10000"], **pipes) as process:
+        while not (output / "history.csv").is_file() and process.poll() is None:
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert error.splitlines()[-1] == "bertfam train: interrupted; the same command continues it"
+    assert "Traceback" not in error
 
 
 def test_the_version(capsys):

@@ -43,15 +43,19 @@ def run(options: argparse.Namespace) -> None:
     from bertfam_tf import tasks
     from bertfam_tf.recipes.fine_tuning import evaluate
     from bertfam_tf.recipes.multi_task import evaluate_tasks
+    from bertfam_tf.recipes.schema import MultiTaskRecipe
 
     task = loaded_task(options, several=recipe is not None)
     if isinstance(task, tasks.MultiTask):
+        assert recipe is not None
         if options.report or options.language is not None:
             raise ValueError("--report and --language are for a run of one task.")
         print(json.dumps(evaluate_tasks(task, recipe, options.split)))
         return
     if recipe is None:
         recipe = _recipe(options, type(task).__name__)
+    elif isinstance(recipe, MultiTaskRecipe):
+        recipe = recipe.of(options.task)
     set_language(task, options)
     language = None if options.language is None else task.language
     print(json.dumps(evaluate(task, recipe, options.split, language)))
