@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from typing import Any
 
+from bertfam_tf.hints import hint
+
 
 def lazy(
     module: str,
@@ -37,6 +39,8 @@ def lazy(
                 stacklevel=2,
             )
             return getattr(import_module(new_module), new_name)
-        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        line = hint(name)
+        text = f"module {module!r} has no attribute {name!r}"
+        raise AttributeError(f"{text}.{line}" if line else text)
 
     return of_module, lambda: sorted(names)

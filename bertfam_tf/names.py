@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
 
+from bertfam_tf.hints import hint
+
 NO_TEXT = "There is no text in the input."
 # A value from a file may be megabytes long, or nested a thousand levels deep.
 _REPR = reprlib.Repr()
@@ -12,15 +14,21 @@ _REPR.maxstring = _REPR.maxother = 200
 _REPR.maxlist = _REPR.maxtuple = _REPR.maxdict = 12
 
 
-def unknown(kind: str, given: str, known: Iterable[str]) -> str:
+def unknown(kind: str, given: str, known: Iterable[str], line: str = "") -> str:
     """Returns an error message with the unknown name, the most similar one, and all known ones.
 
     The list of known names, which may be a file's columns, is cut after 2,000 characters.
+
+    Args:
+        kind: what the name is the name of.
+        given: the unknown name.
+        known: the known names.
+        line: a result of ``hint``, which takes the place of the most similar name.
     """
     given, names = truncated(given), sorted(printable(truncated(name)) for name in known)
     near = get_close_matches(given, names, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    return f"Unknown {kind} {given!r}.{hint} Known: {truncated(', '.join(names), 2000)}."
+    meant = line or (f" Did you mean {near[0]!r}?" if near else "")
+    return f"Unknown {kind} {given!r}.{meant} Known: {truncated(', '.join(names), 2000)}."
 
 
 def join_names(names: Iterable[str], limit: int = 12) -> str:
@@ -55,5 +63,5 @@ def unexpected(function: str, given: Iterable[str], known: Iterable[str]) -> str
     name = next(iter(given))
     return (
         f"{function}() got an unexpected keyword argument {name!r}. "
-        f"{unknown('argument', name, known)}"
+        f"{unknown('argument', name, known, hint(name))}"
     )

@@ -113,6 +113,13 @@ def resolve(path: str | Path) -> Path:
     raise CheckpointError(_no_checkpoint(text))
 
 
+def is_name(path: str | Path) -> bool:
+    """Returns whether a path that is no directory may name a package, a hub id or a preset."""
+    text = str(path)
+    known = (_HUB_ID.fullmatch(text), _PRESET.fullmatch(text), "://" in text)
+    return not Path(text).exists() and (text.startswith("package:") or any(known))
+
+
 @contextmanager
 def opened(source: Any) -> Iterator[str | Path]:
     """Yields a path for ``resolve``: the source itself, or the preset of a live model of KerasHub.

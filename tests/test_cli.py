@@ -4,8 +4,10 @@ import io
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -381,7 +383,7 @@ def test_options_stand_anywhere():
         assert (options.command, options.model, options.top) == ("predict", "runs/desk", 3)
         assert options.text == ["a text", "another"]
     options = _parsed(["evaluate", "runs/x", "--split", "test", "data.test=other.tsv"])
-    assert (options.run_dir, options.split, options.override) == (
+    assert (options.model, options.split, options.override) == (
         "runs/x",
         "test",
         ["data.test=other.tsv"],
@@ -406,11 +408,12 @@ def test_usage(arguments, capsys):
         (["train", "{recipe}"], "has a run with other settings"),
         (["train", "{recipe}", "output={tmp}/x", "data.train=absent.tsv"], "no file absent.tsv"),
         (["train", "{recipe}", "output={tmp}/x", "model.path={tmp}"], "No config.json in"),
-        (["evaluate", "{tmp}"], "There is no recipe"),
-        (["predict", "{tmp}", "text"], "No bertfam.json in"),
+        (["evaluate", "{tmp}"], "has no recipe that names its data"),
+        (["predict", "{tmp}", "text"], "No config.json in"),
         (["predict", "{run}"], "There is no text in the input."),
         (["predict", "{run}", "a", "--top", "0"], "--top must be at least 1, got 0"),
-        (["export", "{tmp}", "{tmp}/out"], "No bertfam.json in"),
+        (["export", "{tmp}", "{tmp}/out"], "No config.json in"),
+        (["predict", "{run}", "a", "--labels", "x,y"], "--labels is for checkpoints"),
         (["export", "{run}", "{run}/recipe.yaml"], "File exists"),
         (["serve", "{tmp}"], "NOT_FOUND"),
         (["serve", "{tmp}/absent"], "INVALID_ARGUMENT"),
@@ -502,6 +505,44 @@ def test_an_interruption_is_one_line(trained, monkeypatch, capsys):
     monkeypatch.setattr(bf.TextClassifier, "export", interrupt)
     assert main(["export", str(trained[0]), "x"]) == 130
     assert capsys.readouterr().err == "bertfam export: interrupted\n"
+
+
+@pytest.mark.parametrize("command", ["train", "pretrain", "distill", "sweep"])
+def test_an_interrupted_training_says_how_to_continue(monkeypatch, capsys, command):
+    def interrupt(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("bertfam_tf.recipes.reading.load_recipe", interrupt)
+    monkeypatch.setattr("bertfam_tf.recipes.runs.load_run", interrupt)
+    monkeypatch.setattr("bertfam_tf.recipes.reading.load_run", interrupt)
+    over = ["--over", "train.seed=0,1"] if command == "sweep" else []
+    assert main([command, "recipe.yaml", *over]) == 130
+    error = capsys.readouterr().err
+    assert error == f"bertfam {command}: interrupted; the same command continues it\n"
+
+
+@pytest.mark.extended
+def test_ctrl_c_in_a_training(trained, tmp_path):
+    """A process of its own: TensorFlow runs in other threads, which the signal does not reach."""
+    recipe = str(trained[0].parent / "recipe.yaml")
+    output = tmp_path / "run"
+    command = [sys.executable, "-m", "bertfam_tf.cli", "train", recipe, f"output={output}"]
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with subprocess.Popen([*command, "train.epochs=10000"], **pipes) as process:
+        while not (output / "history.csv").is_file() and process.poll() is None:
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert error.splitlines()[-1] == "bertfam train: interrupted; the same command continues it"
+    assert "Traceback" not in error
+
+
+def test_the_version(capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["--version"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out == f"bertfam {bf.__version__}\n"
 
 
 @pytest.mark.full

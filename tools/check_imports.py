@@ -19,7 +19,8 @@ PACKAGE = ROOT / "bertfam_tf"
 SERVER = ROOT / "serving" / "server" / "bertfam_serve"
 
 LAYERS = [
-    {"lazy", "keras_objects", "names", "files", "attention_html", "generation"},
+    {"hints"},
+    {"lazy", "user_warnings", "keras_objects", "names", "files", "attention_html", "generation"},
     {"parsing", "validation"},
     {"registry"},
     {"sources"},
@@ -55,7 +56,7 @@ ALLOWED = {
     ("tasks.multi_task", "MultiTask.export"),
 }
 # These use only Keras operations, so that they run on all backends.
-KERAS_ONLY = {"registry", "names", "layers", "models", "heads", "objectives"}
+KERAS_ONLY = {"registry", "hints", "names", "layers", "models", "heads", "objectives"}
 KERAS_ONLY |= {
     f"training.{name}" for name in ("layouts", "learner", "optimizers", "schedules", "step_value")
 }

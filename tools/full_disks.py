@@ -4,13 +4,15 @@
 
 A command that finds the disk full has to end with one line that says so, the status 1, and no
 damage: started again after the disk has grown, it has to end as on a large disk. Of two processes
-that write one output, each has to end as a single one does, or with one line that names the output.
-Mounting a disk needs root.
+that write one output, each has to end as a single one does, or with one line that names the output;
+the output has to have the content of a single one, or be two versions of an export. Mounting a disk
+needs root.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import shutil
@@ -31,9 +33,11 @@ import bertfam_tf.search
 from bertfam_tf import cli
 from bertfam_tf.checkpoints import save_pretrained
 from tools.kill_runs import VERBS as KILLED
-from tools.kill_runs import write_inputs
+from tools.kill_runs import check_export, write_inputs
 
 _FULL = "No space left on device"
+# Their outputs contain no times, random names or paths.
+_REPEATED = ("vocabulary", "convert", "save_pretrained", "shards", "predict", "index")
 _SECONDS = 600
 
 
@@ -163,6 +167,13 @@ def _files(directory: Path) -> set[str]:
     return {name for name in found if "tensorboard" not in name}
 
 
+def _content(directory: Path) -> dict[str, bytes]:
+    """A digest of each file that a repeated command writes again byte by byte."""
+    return {
+        name: hashlib.sha256((directory / name).read_bytes()).digest() for name in _files(directory)
+    }
+
+
 def _last(messages: str) -> str:
     lines = [line for line in messages.splitlines() if line.strip()]
     return lines[-1][-300:] if lines else ""
@@ -181,7 +192,7 @@ def check(name: str, work: Path, shares: Sequence[float]) -> list[str]:
     if status:
         disk.close()
         return [f"fails on a large disk: {_last(messages)}"]
-    size, whole = disk.used(), _files(disk.directory)
+    size, whole, content = disk.used(), _files(disk.directory), _content(disk.directory)
     disk.close()
     for share in shares:
         disk = Disk(work / "disk", max(int(size * share) >> 12, 1) << 12)
@@ -212,9 +223,20 @@ def check(name: str, work: Path, shares: Sequence[float]) -> list[str]:
             wrong.append(f"two processes: status {status}: {_last(messages)}")
     if not any(status == 0 for status, _ in ends):
         wrong.append(f"two processes: both failed: {_last(ends[0][1])}")
-    ended = [sorted(_files(directory) ^ whole)[:5]]
-    if ended[0] and name != "export":
-        wrong.append(f"two processes: {ended[0]} differ")
+    if name == "export":
+        for version in sorted((directory / "model").iterdir()):
+            check_export(version)
+        single = {path.removeprefix("model/1/") for path in whole}
+        expected = {f"model/{number}/{path}" for number in (1, 2) for path in single}
+    else:
+        expected = whole
+    if differs := sorted(_files(directory) ^ expected):
+        wrong.append(f"two processes: {differs[:5]} differ")
+    elif name in _REPEATED:
+        both_content = _content(directory)
+        different = [path for path in content if both_content[path] != content[path]]
+        if different:
+            wrong.append(f"two processes: the content of {different[:5]} differs")
     shutil.rmtree(directory)
     return wrong
 

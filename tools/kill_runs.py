@@ -356,7 +356,7 @@ def _untimed(file: Path) -> bytes:
     return json.dumps([{k: v for k, v in x.items() if k not in timed} for x in lines]).encode()
 
 
-def _check_export(version: Path) -> None:
+def check_export(version: Path) -> None:
     """Checks the digests of files that an export lists."""
     if not version.is_dir():
         return
@@ -427,13 +427,13 @@ def kill(name: str, points: int, seed: int, work: Path) -> dict[str, object]:
         assert state != "part" or verb.resumes, (point, found)
         counts[state] += 1
         if name == "export":
-            _check_export(directory / "model" / "2")
+            check_export(directory / "model" / "2")
         counts["with left-overs"] += bool(_left(directory, temporary))
         status = run(directory)
         allowed = verb.again if state == "new" else (0,)
         assert status in allowed, (point, status, machine.log.read_text())
         if name == "export":
-            _check_export(directory / "model" / "2")
+            check_export(directory / "model" / "2")
         assert not (differs := _different(directory / verb.target, new)), (point, differs)
         assert sorted(path.name for path in directory.iterdir()) == names, point
         assert not _left(directory, temporary), (point, _left(directory, temporary))

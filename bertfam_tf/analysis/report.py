@@ -18,6 +18,10 @@ from bertfam_tf.tasks import TextClassifier
 
 _BINS = 10
 _LISTED = 20
+_POINT = " Point at a square to read its labels."
+# The confusion matrix has names over its columns up to so many labels, and numbers up to so many;
+# with more it is a picture of so many pixels.
+_WITH_NAMES, _WITH_NUMBERS, _PICTURE = 5, 30, 640
 # A label is suspected where another one is predicted with at least this score.
 _SURE = 0.9
 _STYLE = """
@@ -29,6 +33,12 @@ td, th { padding: .25rem .7rem; border-bottom: 1px solid #e2e8f0; text-align: le
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
 p.note { color: #64748b; }
 td.text { max-width: 34rem; overflow-wrap: anywhere; }
+h3 { font-size: .95rem; margin: 1.2rem 0 .3rem; }
+div.wide { overflow-x: auto; }
+table.matrix td, table.matrix th { padding: .2rem .45rem; border: 1px solid #e2e8f0; }
+table.matrix th.name { white-space: nowrap; max-width: 20rem; overflow: hidden;
+  text-overflow: ellipsis; font-weight: normal; }
+table.matrix th.number { max-width: 9rem; overflow: hidden; text-overflow: ellipsis; }
 """
 
 
@@ -133,22 +143,15 @@ class Report:
         parts = [
             f"<h1>{html.escape(title)}</h1><p>{count:,} examples, accuracy {self.accuracy:.4f}, "
             f"expected calibration error {error:.4f}.</p>",
-            "<h2>Confusion</h2><p class='note'>Rows are labels, columns predictions.</p>",
-            _table(
-                ["", *self.labels],
-                [
-                    [label, *(f"{n:,}" for n in row)]
-                    for label, row in zip(self.labels, self.confusion(), strict=True)
-                ],
-            ),
+            "<h2>Confusion</h2><p class='note'>Rows are labels, columns predictions, in the same "
+            f"order.{_POINT if len(self.labels) > _WITH_NUMBERS else ''}</p>",
+            _matrix(self.labels, self.confusion()),
+            self._confused(),
             "<h2>Calibration</h2><p class='note'>How often predictions with such a score are right:"
             " dots on the line are scores that can be read as probabilities.</p>",
             _curve(bins),
             "<h2>Slices</h2>",
-            _table(
-                ["examples with", "number", "accuracy"],
-                [[name, f"{n:,}", f"{x:.3f}"] for name, n, x in self.slices()],
-            ),
+            self._slices(),
             "<h2>Worst mistakes</h2>",
             self._examples(self.worst()),
             f"<h2>Labels to check</h2><p class='note'>Another label is predicted with a score of "
@@ -164,6 +167,43 @@ class Report:
         )
         write(Path(file), page.encode("utf-8", "replace"))
         return Path(file)
+
+    def _confused(self) -> str:
+        """The most frequent mistakes: a table of labels and predictions."""
+        counts = self.confusion()
+        np.fill_diagonal(counts, 0)
+        order = np.argsort(-counts, axis=None, kind="stable")[:_LISTED]
+        pairs = [divmod(int(i), len(self.labels)) for i in order if counts.flat[i]]
+        if len(self.labels) < 3 or not pairs:
+            return ""
+        totals = self.confusion().sum(axis=1)
+        rows = [
+            [
+                self.labels[right],
+                self.labels[predicted],
+                f"{counts[right, predicted]:,}",
+                f"{counts[right, predicted] / totals[right]:.3f}",
+            ]
+            for right, predicted in pairs
+        ]
+        head = ["label", "predicted", "number", "share of the label"]
+        return f"<h3>Most frequent mistakes</h3>{_table(head, rows)}"
+
+    def _slices(self) -> str:
+        """Labels, the least accurate first, and quarters by length."""
+        found = self.slices()
+        lengths = [each for each in found if not each[0].startswith("label ")]
+        labels = sorted(found[: len(found) - len(lengths)], key=lambda each: each[2])
+        tables = [
+            _table(
+                ["examples with", "number", "accuracy"],
+                [[name, f"{n:,}", f"{x:.3f}"] for name, n, x in part],
+            )
+            for part in (lengths + labels[:_LISTED], labels[_LISTED:])
+            if part
+        ]
+        more = f"<details><summary>{len(labels) - _LISTED:,} more labels</summary>"
+        return tables[0] + (f"{more}{tables[1]}</details>" if len(tables) > 1 else "")
 
     def _examples(self, indices: Sequence[int]) -> str:
         if not indices:
@@ -225,6 +265,52 @@ def report(task: TextClassifier, x: Any, y: Any, *, batch_size: int = 32) -> Rep
         for row in zip(*columns, strict=True)
     ]
     return Report(names, texts, right, np.stack([answer["scores"] for answer in answers]))
+
+
+def _matrix(labels: Sequence[str], counts: np.ndarray) -> str:
+    """Draws the counts of labels (rows) and predictions (columns), with a color for their share."""
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    if len(labels) > _WITH_NUMBERS:
+        return _picture(labels, counts, shares)
+    named = len(labels) <= _WITH_NAMES
+    head = "".join(
+        f'<th class="number" title="{html.escape(label)}">{html.escape(label) if named else i}</th>'
+        for i, label in enumerate(labels, 1)
+    )
+    lines = [f"<tr><th></th>{head}</tr>"]
+    for i, label in enumerate(labels):
+        cells = "".join(
+            f'<td class="number" style="background: {_color(i == j, shares[i, j])}" '
+            f'title="{html.escape(label)}, predicted {html.escape(other)}">'
+            f"{f'{counts[i, j]:,}' if counts[i, j] else ''}</td>"
+            for j, other in enumerate(labels)
+        )
+        number = "" if named else f"{i + 1} "
+        lines.append(f'<tr><th class="name">{number}{html.escape(label)}</th>{cells}</tr>')
+    return f'<div class="wide"><table class="matrix">{"".join(lines)}</table></div>'
+
+
+def _picture(labels: Sequence[str], counts: np.ndarray, shares: np.ndarray) -> str:
+    """Draws the matrix of many labels as SVG, without text; pointing at a square names it."""
+    size = max(4.0, _PICTURE / len(labels))
+    squares = "".join(
+        f'<rect x="{j * size:.1f}" y="{i * size:.1f}" width="{size:.1f}" height="{size:.1f}" '
+        f'fill="{_color(i == j, shares[i, j])}"><title>{html.escape(labels[i])}, predicted '
+        f"{html.escape(labels[j])}: {counts[i, j]:,}</title></rect>"
+        for i, j in np.argwhere(counts).tolist()
+    )
+    width = size * len(labels)
+    return (
+        f'<div class="wide"><svg width="{width:.0f}" height="{width:.0f}" role="img" '
+        f'aria-label="confusion"><rect width="{width:.0f}" height="{width:.0f}" fill="none" '
+        f'stroke="#cbd5e1"/>{squares}</svg></div>'
+    )
+
+
+def _color(right: bool, share: float) -> str:
+    """Blue for right answers and red for wrong ones, the stronger the larger their share is."""
+    strength = 0 if share == 0 else 0.15 + 0.6 * share
+    return f"rgba({'37, 99, 235' if right else '220, 38, 38'}, {strength:.2f})"
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -22,6 +22,11 @@ def register(format: Format) -> Format:
     return format
 
 
+def matches(directory: Path) -> bool:
+    """Returns whether a directory has a checkpoint of a registered format."""
+    return any(format.matches(directory) for format in FORMATS)
+
+
 def read(directory: Path, family: str | None = None) -> Source:
     """Opens the checkpoint in ``directory``, in any registered format.
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from bertfam_tf.cli.common import (
     LANGUAGES,
-    SEVERAL,
     Commands,
     add_command,
-    saved_task,
+    add_model,
+    loaded_task,
     set_language,
 )
 from bertfam_tf.files import write
@@ -25,14 +25,13 @@ def add(commands: Commands) -> None:
         run,
         "show which words made an answer, attention, and which heads matter",
     )
-    parser.add_argument("model", help="a saved task, or the output directory of a recipe")
+    add_model(parser)
     parser.add_argument(
         "text", nargs="*", help="the texts of one example, such as a question and its context"
     )
     parser.add_argument(
         "--output", required=True, metavar="DIR", help="of the page and the pictures"
     )
-    parser.add_argument("--task", metavar="NAME", help=SEVERAL)
     parser.add_argument("--language", help=f"of the texts, {LANGUAGES}")
     parser.add_argument("--target", help="the label that is explained (default: the answer)")
     parser.add_argument(
@@ -67,7 +66,7 @@ def run(options: argparse.Namespace) -> None:
 
     output = Path(options.output)
     output.mkdir(parents=True, exist_ok=True)
-    task = saved_task(options.model, options.task)
+    task = loaded_task(options)
     set_language(task, options)
     if options.heads:
         _analyze_heads(options, task, output)

@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from bertfam_tf.names import NO_TEXT, unknown
@@ -10,11 +11,27 @@ from bertfam_tf.names import NO_TEXT, unknown
 Commands = argparse._SubParsersAction
 # Help texts.
 LANGUAGES = "such as de, for models with language embeddings (default: the task's)"
-SEVERAL = "one of several tasks that were saved together"
+MODELS = (
+    "a saved task, the output directory of a recipe, or a checkpoint: a directory, package:NAME, "
+    "a hub id or a KerasHub preset"
+)
+TASK = (
+    "of a checkpoint, its class, such as TextClassifier (default: by its head); or one of several "
+    "tasks that were saved together"
+)
+LABELS = (
+    "of a checkpoint, separated by commas, or their number (default: the names that are stored "
+    "with its head)"
+)
 
 
 def add_command(
-    commands: Commands, name: str, run: Callable[[argparse.Namespace], None], text: str
+    commands: Commands,
+    name: str,
+    run: Callable[[argparse.Namespace], None],
+    text: str,
+    *,
+    resumes: bool = False,
 ) -> argparse.ArgumentParser:
     """Adds a command and returns its parser.
 
@@ -23,9 +40,10 @@ def add_command(
         name: the command's name.
         run: runs the command; it imports what it needs, so that usage errors are fast.
         text: one line of help.
+        resumes: whether the same command continues an interrupted run.
     """
     parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, resumes=resumes)
     return parser
 
 
@@ -96,23 +114,44 @@ def set_language(task: Any, options: argparse.Namespace) -> None:
         task.language = int(given) if given.isdecimal() else given
 
 
-def saved_task(path: str, name: str | None = None, *, several: bool = False) -> Any:
-    """Loads a saved task.
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments ``model``, ``--task`` and ``--labels``."""
+    parser.add_argument("model", help=MODELS)
+    add_task(parser)
+
+
+def add_task(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments ``--task`` and ``--labels``."""
+    parser.add_argument("--task", metavar="NAME", help=TASK)
+    parser.add_argument("--labels", metavar="NAMES", help=LABELS)
+
+
+def loaded_task(options: argparse.Namespace, *, several: bool = False) -> Any:
+    """Loads the task of ``model``, ``--task`` and ``--labels``.
 
     Args:
-        path: its directory, or the output directory of a recipe.
-        name: of one of several tasks that were saved together.
-        several: whether to return all of them if ``name`` is None.
+        options: of a parser with the arguments of ``add_model``.
+        several: whether to return all of several tasks that were saved together, if ``--task`` does
+            not choose one.
 
     Raises:
-        ValueError: if ``name`` is missing for several tasks, unknown, or given for a single task.
+        ValueError: if ``--task`` is missing for several tasks, unknown, or given for a single task;
+            and as ``tasks.load_checkpoint``.
     """
     from bertfam_tf import tasks
     from bertfam_tf.recipes.directory import model_directory
 
-    found = tasks.load(model_directory(path))
+    path, name = options.model, options.task
+    directory = model_directory(path)
+    if Path(directory).suffix != ".keras" and not tasks.is_saved(directory):
+        given = options.labels
+        labels = None if given is None else int(given) if given.isdecimal() else given.split(",")
+        return tasks.load_checkpoint(directory, name, labels)
+    if options.labels is not None:
+        raise ValueError(f"--labels is for checkpoints; {path} is a saved task, which has labels.")
+    found = tasks.load(directory)
     if not isinstance(found, tasks.MultiTask):
-        if name is not None:
+        if name not in (None, type(found).__name__):
             raise ValueError(f"{path} is a {type(found).__name__}, without a task named {name!r}")
         return found
     if name is None and not several:

@@ -3,27 +3,28 @@
 import argparse
 import json
 from pathlib import Path
+from typing import Any
 
 from bertfam_tf.cli.common import (
     LANGUAGES,
     Commands,
     add_command,
+    add_model,
     check_batch_size,
-    language_model,
+    loaded_task,
     set_language,
 )
 
 
 def add(commands: Commands) -> None:
     """Adds the command."""
-    parser = add_command(commands, "evaluate", run, "print a trained run's metrics as JSON")
+    parser = add_command(commands, "evaluate", run, "print a model's metrics on a split as JSON")
+    add_model(parser)
     parser.add_argument(
-        "run_dir",
-        metavar="RUN",
-        help="the output directory of a recipe; with --blimp also a saved task or a checkpoint",
-    )
-    parser.add_argument(
-        "override", nargs="*", help="key=value after RUN, such as data.dev=other.tsv"
+        "override",
+        nargs="*",
+        help="key=value after the model, such as data.dev=other.tsv, which a model without a "
+        "recipe needs",
     )
     parser.add_argument("--language", help=f"of the split's texts, {LANGUAGES}")
     parser.add_argument("--split", choices=("dev", "test"), default="dev")
@@ -48,21 +49,29 @@ def run(options: argparse.Namespace) -> None:
     if options.blimp:
         _minimal_pairs(options)
         return
-    from bertfam_tf.recipes.directory import MODEL, RECIPE
+    from bertfam_tf.recipes.directory import RECIPE
     from bertfam_tf.recipes.reading import load_run
 
-    run_dir = Path(options.run_dir)
-    recipe = load_run(run_dir / RECIPE, options.override)
+    file = Path(options.model) / RECIPE
+    recipe = load_run(file, options.override) if file.is_file() else None
+    if recipe is None:
+        _check_data(options)
     from bertfam_tf import tasks
     from bertfam_tf.recipes.fine_tuning import evaluate
     from bertfam_tf.recipes.multi_task import evaluate_tasks
+    from bertfam_tf.recipes.schema import MultiTaskRecipe
 
-    task = tasks.load(run_dir / MODEL)
+    task = loaded_task(options, several=recipe is not None)
     if isinstance(task, tasks.MultiTask):
+        assert recipe is not None
         if options.report or options.language is not None:
             raise ValueError("--report and --language are for a run of one task.")
         print(json.dumps(evaluate_tasks(task, recipe, options.split)))
         return
+    if recipe is None:
+        recipe = _recipe(options, type(task).__name__)
+    elif isinstance(recipe, MultiTaskRecipe):
+        recipe = recipe.of(options.task)
     set_language(task, options)
     if options.submission:
         from bertfam_tf.recipes.submissions import write_submission
@@ -79,7 +88,7 @@ def run(options: argparse.Namespace) -> None:
         rows = read_split(recipe.data, options.split, recipe.task, task.class_names or None)
         found = list(rows.as_numpy_iterator())
         texts = {name: [x[name] for x, *_ in found] for name in task.feature_names}
-        title = f"{run_dir.name}, {options.split} split"
+        title = f"{Path(options.model).name}, {options.split} split"
         report(task, texts, [y for _, y, *_ in found]).write(options.report, title)
 
 
@@ -92,3 +101,25 @@ def _minimal_pairs(options: argparse.Namespace) -> None:
     set_language(task, options)
     found = metrics.minimal_pairs(task, options.blimp, batch_size=options.batch_size)
     print(json.dumps({name: round(value, 4) for name, value in found.items()}))
+
+
+def _check_data(options: argparse.Namespace) -> None:
+    """Raises ``ValueError`` if a model without a recipe gets no data."""
+    key = f"data.{options.split}"
+    if not any(given.startswith(f"{key}=") for given in options.override):
+        raise ValueError(
+            f"{options.model} has no recipe that names its data; add {key}=FILE, and data.text="
+            "COLUMN data.label=COLUMN if the columns have other names."
+        )
+
+
+def _recipe(options: argparse.Namespace, task: str) -> Any:
+    """The recipe of a model that was not trained by one."""
+    from bertfam_tf.recipes.reading import build_with
+    from bertfam_tf.recipes.schema import Recipe
+
+    # Only the split is read, but a recipe's data have training files, whose format is the split's.
+    split = next(x for x in options.override if x.startswith(f"data.{options.split}="))
+    train = f"data.train={split.partition('=')[2]}"
+    values = {"output": "", "model": {"path": str(options.model)}, "task": task}
+    return build_with(values, [train, *options.override], Path("evaluate"), Recipe)

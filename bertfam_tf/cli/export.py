@@ -5,10 +5,10 @@ from pathlib import Path
 
 from bertfam_tf.cli.common import (
     LANGUAGES,
-    SEVERAL,
     Commands,
     add_command,
-    saved_task,
+    add_model,
+    loaded_task,
     set_language,
 )
 
@@ -21,12 +21,11 @@ def add(commands: Commands) -> None:
     parser = add_command(
         commands, "export", run, "write a SavedModel for TF Serving, or a .tflite file"
     )
-    parser.add_argument("model", help="a saved task, or the output directory of a recipe")
+    add_model(parser)
     parser.add_argument(
         "directory", help="parent of the version's directory; with --tflite, the file"
     )
     parser.add_argument("--version", type=int, help="version number (default: the next one)")
-    parser.add_argument("--task", metavar="NAME", help=f"{SEVERAL} (default: all)")
     parser.add_argument("--language", help=f"of texts that come without one, {LANGUAGES}")
     parser.add_argument(
         "--dtype",
@@ -78,7 +77,7 @@ def run(options: argparse.Namespace) -> None:
         # Several texts of an example are separated by tabs.
         lines = parsing.read_text(Path(options.calibration)).splitlines()
         given["calibration"] = [tuple(line.split("\t")) for line in lines]
-    task = saved_task(options.model, options.task, several=not options.tflite)
+    task = loaded_task(options, several=not options.tflite)
     for each in task.served_tasks().values():
         set_language(each, options)
     if options.tflite:

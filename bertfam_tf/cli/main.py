@@ -4,7 +4,11 @@ import argparse
 import logging
 import signal
 import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+import bertfam_tf
 from bertfam_tf.cli import (
     analyze,
     convert,
@@ -15,6 +19,7 @@ from bertfam_tf.cli import (
     export,
     families,
     index,
+    init,
     plan,
     predict,
     pretrain,
@@ -29,8 +34,8 @@ from bertfam_tf.cli import (
 
 # In the order of the help text.
 _COMMANDS = (
-    families, doctor, train, pretrain, distill, runs, sweep, experiment, plan, evaluate, analyze,
-    predict, index, search, export, convert, serve, tokenize, vocabulary,
+    families, doctor, init, train, pretrain, distill, runs, sweep, experiment, plan, evaluate,
+    analyze, predict, index, search, export, convert, serve, tokenize, vocabulary,
 )  # fmt: skip
 
 
@@ -45,9 +50,13 @@ def main(arguments: list[str] | None = None) -> int:
     # Messages of other libraries, such as TensorFlow's about each file it writes, are not shown.
     logging.getLogger("bertfam_tf").setLevel(logging.INFO)
     try:
-        options.run(options)
+        with _plain_warnings():
+            options.run(options)
     except KeyboardInterrupt:
-        print(f"bertfam {options.command}: interrupted", file=sys.stderr)
+        if sys.stdout.isatty():
+            print(flush=True)  # ends the line of a progress bar
+        again = "; the same command continues it" if options.resumes else ""
+        print(f"bertfam {options.command}: interrupted{again}", file=sys.stderr)
         return 128 + signal.SIGINT
     except Exception as error:
         if not _is_user_error(error):
@@ -56,6 +65,17 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"bertfam {options.command}: {text}", file=sys.stderr)
         return 2 if isinstance(error, ValueError | FileNotFoundError) else 1
     return 0
+
+
+@contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Prints warnings without the file and line, which are not the user's."""
+    default = warnings.formatwarning
+    warnings.formatwarning = lambda message, *_: f"{message}\n"  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        warnings.formatwarning = default
 
 
 def _parsed(arguments: list[str]) -> argparse.Namespace:
@@ -81,6 +101,7 @@ def _is_user_error(error: Exception) -> bool:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="bertfam", description=__doc__)
+    parser.add_argument("--version", action="version", version=f"%(prog)s {bertfam_tf.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for module in _COMMANDS:
         module.add(commands)

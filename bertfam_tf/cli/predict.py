@@ -7,12 +7,12 @@ from typing import Any
 
 from bertfam_tf.cli.common import (
     LANGUAGES,
-    SEVERAL,
     Commands,
     add_command,
+    add_model,
     check_batch_size,
     column,
-    saved_task,
+    loaded_task,
     set_language,
     stdin_lines,
 )
@@ -24,9 +24,8 @@ _FEATURES = ("text", "text_pair", "question", "context")
 def add(commands: Commands) -> None:
     """Adds the command."""
     parser = add_command(commands, "predict", run, "print predictions, one line of JSON per text")
-    parser.add_argument("model", help="a saved task, or the output directory of a recipe")
+    add_model(parser)
     parser.add_argument("text", nargs="*", help="texts (default: lines of standard input)")
-    parser.add_argument("--task", metavar="NAME", help=SEVERAL)
     parser.add_argument("--language", help=f"of the texts, {LANGUAGES}")
     parser.add_argument("--input", metavar="FILE", help="read a file of any size, with --output")
     parser.add_argument(
@@ -46,6 +45,11 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--choices", metavar="COLUMNS", help="columns of the choices, separated by commas"
     )
+    parser.add_argument(
+        "--id",
+        metavar="COLUMN",
+        help="column that identifies a row in the output (default: the number of the row, from 0)",
+    )
     parser.add_argument("--batch-size", type=int, default=32, help="(%(default)s)")
     parser.add_argument(
         "--top", type=int, metavar="K", help="only the K best scores of classifiers (default: all)"
@@ -54,12 +58,13 @@ def add(commands: Commands) -> None:
 
 def run(options: argparse.Namespace) -> None:
     if options.input or options.output:
+        options.resumes = True
         _predict_file(options)
         return
     from bertfam_tf.recipes import as_json
 
     texts = options.text or stdin_lines()
-    task = saved_task(options.model, options.task)
+    task = loaded_task(options)
     set_language(task, options)
     _check_top(options.top, task)
     for answer in task.predict(texts):
@@ -79,6 +84,7 @@ def _predict_file(options: argparse.Namespace) -> None:
     if not (options.input and options.output) or options.text:
         raise ValueError("predicting on a file needs both --input and --output, and no texts")
     check_batch_size(options)
+    from bertfam_tf import tasks
     from bertfam_tf.data import format_of, read_rows
     from bertfam_tf.recipes import answer_file, source_of
     from bertfam_tf.recipes.directory import RECIPE, model_directory
@@ -88,7 +94,7 @@ def _predict_file(options: argparse.Namespace) -> None:
     recipe, data = Path(options.model) / RECIPE, None
     if recipe.is_file():
         data = load_run(recipe).data
-    task = saved_task(options.model, options.task)
+    task = loaded_task(options)
     set_language(task, options)
     _check_top(options.top, task)
     named = {name: name for name in task.feature_names}
@@ -99,6 +105,8 @@ def _predict_file(options: argparse.Namespace) -> None:
     chosen: dict[str, Any] = {
         name: column(text) for name, text in given.items() if text is not None
     }
+    if options.id is not None:
+        chosen["id"] = column(options.id)
     if options.choices:
         chosen["choices"] = list(map(column, options.choices.split(",")))
     wanted = {name: by_recipe.get(name, own) for name, own in named.items()} | chosen
@@ -107,9 +115,9 @@ def _predict_file(options: argparse.Namespace) -> None:
     kind = options.format or format_of(file, default=data.format if local else "tsv")  # type: ignore[union-attr]
     rows = read_rows(file, wanted, format=kind)
     how = {} if options.language is None else {"language": task.language}
-    source = source_of(
-        file, Path(model_directory(options.model)), format=kind, columns=wanted, **how
-    )
+    directory = model_directory(options.model)
+    model = Path(directory) if tasks.is_saved(directory) else task
+    source = source_of(file, model, format=kind, columns=wanted, **how)
     count = answer_file(
         task, rows, options.output, source, batch_size=options.batch_size, top=options.top
     )

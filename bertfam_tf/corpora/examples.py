@@ -287,7 +287,7 @@ class Examples:
 
     def count_batches(self, batch_tokens: int) -> int:
         """Returns the number of batches of at most ``batch_tokens`` tokens in the first pass."""
-        return int(self._by_tokens(batch_tokens, None, 1).reduce(0, lambda count, *_: count + 1))
+        return int(self._by_tokens(batch_tokens, None, 1).reduce(0, lambda count, *row: count + 1))
 
     def _by_tokens(
         self, batch_tokens: int | None, copies: int | None, passes: int | None

@@ -139,7 +139,7 @@ class TokenBatches:
             dataset: elements ``(features, …)`` of single examples, finitely many.
         """
         frequencies: Counter[int] = Counter()
-        lengths = dataset.map(lambda features, *_: features).batch(_CHUNK)
+        lengths = dataset.map(lambda features, *rest: features).batch(_CHUNK)
         with as_value_errors():
             for chunk in lengths.map(self._checked, num_parallel_calls=tf.data.AUTOTUNE):
                 frequencies.update(chunk.numpy().tolist())

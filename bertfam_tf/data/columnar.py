@@ -33,7 +33,7 @@ def columnar_rows(file: Path, columns: Mapping[str, Column]) -> Iterator[Row | I
             column is missing.
     """
     number = 0
-    with _opened(file) as (schema, batches):
+    with opened(file) as (schema, batches):
         names = _top_names(file, columns, schema.names)
         classes = class_names(schema.metadata)
         for batch in batches(names):
@@ -84,8 +84,8 @@ def pyarrow(what: str) -> Any:
 
 
 @contextmanager
-def _opened(file: Path) -> Iterator[tuple[Any, Any]]:
-    """Opens a file and returns its schema and a function from columns to record batches."""
+def opened(file: Path) -> Iterator[tuple[Any, Any]]:
+    """Opens a file; yields its schema, and a function from names of columns to record batches."""
     arrow = pyarrow(f"{file}, a Parquet or Arrow file,")
     parsing.check_regular(file)
     with file.open("rb") as stream:
@@ -94,18 +94,18 @@ def _opened(file: Path) -> Iterator[tuple[Any, Any]]:
         if start.startswith(b"PAR1"):
             from pyarrow import parquet
 
-            with parquet.ParquetFile(file) as opened:
+            with parquet.ParquetFile(file) as table:
                 yield (
-                    opened.schema_arrow,
-                    lambda names: opened.iter_batches(_BATCH, columns=names),
+                    table.schema_arrow,
+                    lambda names: table.iter_batches(_BATCH, columns=names),
                 )
         elif start == _ARROW_FILE:
-            with arrow.memory_map(str(file)) as source, arrow.ipc.open_file(source) as opened:
-                every = (opened.get_batch(i) for i in range(opened.num_record_batches))
-                yield opened.schema, lambda names: _selected(every, names)
+            with arrow.memory_map(str(file)) as source, arrow.ipc.open_file(source) as table:
+                every = (table.get_batch(i) for i in range(table.num_record_batches))
+                yield table.schema, lambda names: _selected(every, names)
         else:
-            with arrow.OSFile(str(file)) as source, arrow.ipc.open_stream(source) as opened:
-                yield opened.schema, lambda names: _selected(opened, names)
+            with arrow.OSFile(str(file)) as source, arrow.ipc.open_stream(source) as table:
+                yield table.schema, lambda names: _selected(table, names)
     except (arrow.ArrowException, OSError) as error:
         if getattr(error, "errno", None) is not None:
             raise

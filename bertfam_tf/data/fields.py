@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from bertfam_tf.hints import hint
+
 TEXT = "text"
 TEXT_PAIR = "text_pair"
 LABEL = "label"
@@ -45,7 +47,7 @@ class Fields(NamedTuple):
         """Raises ValueError for other names than these."""
         names = set(features)
         if not set(self.required) <= names <= {*self.required, *self.omissible}:
-            raise ValueError(f"Features must be {self}, got {sorted(names)}.")
+            raise ValueError(f"Features must be {self}, got {sorted(names)}.{hint(sorted(names))}")
 
 
 TEXTS = Fields()

@@ -154,7 +154,7 @@ def json_rows(file: Path, columns: Mapping[str, Column]) -> Iterator[Row | Inval
     if not is_json_array(file):
         yield from jsonl_rows(file, columns)
         return
-    for number, record in _elements(file):
+    for number, record in elements(file):
         yield record_row(f"{file}: line {number}", record, columns)
 
 
@@ -169,8 +169,12 @@ def first_bytes(file: Path, count: int = 1 << 20) -> bytes:
         return stream.read(count).removeprefix(b"\xef\xbb\xbf").lstrip()
 
 
-def _elements(file: Path) -> Iterator[tuple[int, Any]]:
-    """Yields the elements of a JSON array with the lines that they begin in."""
+def elements(file: Path) -> Iterator[tuple[int, Any]]:
+    """Yields the elements of a JSON array with the lines that they begin in.
+
+    Raises:
+        ValueError: if the array is damaged.
+    """
     parse = json.JSONDecoder().raw_decode
     with parsing.open_binary(file) as stream:
         decode = codecs.getincrementaldecoder("utf-8-sig")().decode

@@ -99,7 +99,7 @@ def of_tuples(x: Any, fields: Fields, labelled: bool, pair: bool | None = None) 
 
     Args:
         x: such as ``[("a fine film", "positive")]``: the texts in the order of ``fields``, and the
-            label last.
+            label last; without labels also lists of several texts.
         fields: names of the texts.
         labelled: whether examples have a label, unless they are too short for one.
         pair: whether examples have the optional texts; None where both may be.
@@ -107,7 +107,11 @@ def of_tuples(x: Any, fields: Fields, labelled: bool, pair: bool | None = None) 
     Raises:
         ValueError: for tuples of different lengths.
     """
-    if not isinstance(x, list) or not x or not isinstance(x[0], tuple):
+    if not isinstance(x, list) or not x:
+        return x
+    if not labelled and _are_texts(x[0], fields):
+        x = [tuple(row) if isinstance(row, list) else row for row in x]
+    if not isinstance(x[0], tuple):
         return x
     texts = (*fields.required, *(() if pair is False else fields.optional))
     count, least = len(x[0]), len(fields.required)
@@ -126,6 +130,13 @@ def of_tuples(x: Any, fields: Fields, labelled: bool, pair: bool | None = None) 
     last = members.pop() if with_label else None
     found = dict(zip(texts, members, strict=False))
     return {**found, LABEL: last} if labelled and with_label else found
+
+
+def _are_texts(row: Any, fields: Fields) -> bool:
+    """Whether a list has all texts of an example, as sentence-transformers writes pairs."""
+    size = len(fields.required)
+    of_texts = isinstance(row, list) and all(isinstance(text, str | bytes) for text in row)
+    return of_texts and 1 < size == len(row) and not fields.words
 
 
 def selected(

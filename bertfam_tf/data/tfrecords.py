@@ -45,7 +45,7 @@ def read_tfrecords(file: Any, count: Any, features: Mapping[str, Any]) -> tf.dat
 
     def fail() -> tf.Tensor:
         single = tf.data.TFRecordDataset(file).ignore_errors().batch(1).enumerate()
-        single = single.map(checked).ignore_errors().map(lambda index, *_: index)
+        single = single.map(checked).ignore_errors().map(lambda index, *rest: index)
         number = single.reduce(
             tf.constant(1, tf.int64), lambda n, i: n + tf.cast(i == n - 1, n.dtype)
         )

@@ -15,6 +15,7 @@ from bertfam_tf import files
 from bertfam_tf.export.calibration import calibration_examples
 from bertfam_tf.export.endpoints import edge_case_texts
 from bertfam_tf.export.mobile_apis import add_metadata
+from bertfam_tf.export.native_logs import known_messages_hidden
 from bertfam_tf.export.saved_model import ExportError, compare_answers, write_functions
 from bertfam_tf.models import unpadding
 from bertfam_tf.tasks import Task
@@ -127,11 +128,12 @@ def interpreter(content: bytes, num_threads: int = 1) -> Any:
     import tensorflow_text
     from ai_edge_litert.interpreter import InterpreterWithCustomOps
 
-    return InterpreterWithCustomOps(
-        model_content=content,
-        num_threads=num_threads,
-        custom_op_registerers=tensorflow_text.tflite_registrar.SELECT_TFTEXT_OPS,
-    )
+    with known_messages_hidden():
+        return InterpreterWithCustomOps(
+            model_content=content,
+            num_threads=num_threads,
+            custom_op_registerers=tensorflow_text.tflite_registrar.SELECT_TFTEXT_OPS,
+        )
 
 
 class IdPacker:
@@ -302,14 +304,16 @@ def _convert(
     if quantize == "fp16":
         converter.target_spec.supported_types = [tf.float16]
     if quantize != "int8-full":
-        return converter.convert()
+        with known_messages_hidden():
+            return converter.convert()
     converter.representative_dataset = lambda: iter(samples)
     options = tf.lite.experimental.QuantizationDebugOptions(
         denylisted_ops=sorted(set(_BUILTIN.values()) - _IN_INT8)
     )
-    return tf.lite.experimental.QuantizationDebugger(
-        converter=converter, debug_dataset=lambda: iter(samples), debug_options=options
-    ).get_nondebug_quantized_model()
+    with known_messages_hidden():
+        return tf.lite.experimental.QuantizationDebugger(
+            converter=converter, debug_dataset=lambda: iter(samples), debug_options=options
+        ).get_nondebug_quantized_model()
 
 
 def operations(content: bytes) -> tuple[set[str], set[str]]:

@@ -27,6 +27,8 @@ def attention_probabilities(scores, attention_mask=None):
     Returns:
         The same shape and dtype.
     """
+    if scores.shape[-1] == 1:
+        return ops.ones_like(scores)  # of a single key; Keras warns about its softmax
     # In half precision exp() overflows and sums lose digits long before float32 does.
     half = keras.backend.standardize_dtype(scores.dtype) in ("float16", "bfloat16")
     logits = ops.cast(scores, "float32") if half else scores

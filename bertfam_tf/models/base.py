@@ -16,6 +16,7 @@ import numpy as np
 from keras import ops
 
 from bertfam_tf import registry
+from bertfam_tf.hints import hint
 from bertfam_tf.models.parts import Parts
 from bertfam_tf.names import truncated_repr, unknown
 from bertfam_tf.validation import in_range
@@ -36,7 +37,7 @@ class Config:
         types = typing.get_type_hints(cls)
         for name, value in values.items():
             if name not in types:
-                raise ValueError(unknown(f"{cls.__name__} field", name, types))
+                raise ValueError(unknown(f"{cls.__name__} field", name, types, hint(name)))
             if typing.get_origin(types[name]) is tuple:
                 _check_tuple(f"{cls.__name__}.{name}", value, typing.get_args(types[name])[0])
                 continue
@@ -269,7 +270,7 @@ class Backbone(keras.Model):
         """
         for name in given:
             if name not in _INPUTS:
-                raise ValueError(unknown("input", name, _INPUTS))
+                raise ValueError(unknown("input", name, _INPUTS, hint(name)))
         inputs = {}
         for name, spec in self.input.items():
             default = _INPUTS[name]

@@ -20,8 +20,10 @@ from bertfam_tf.data.reading import expanded, is_published
 from bertfam_tf.files import exclusive_lock, remove_leftovers, resume, write
 from bertfam_tf.sources import DESCRIPTION, sha256
 from bertfam_tf.tasks import Task
+from bertfam_tf.tasks.fingerprint import fingerprint
 
 _CHUNK = 1 << 20
+_ID = "id"
 _log = logging.getLogger(__name__)
 
 
@@ -37,13 +39,15 @@ def answer_file(
 ) -> int:
     """Writes a prediction for each row, one JSON object per line, in the order of the rows.
 
+    Each begins with the row's ``id``, or without ids with its number, ``row``, from 0.
+
     ``OUTPUT.source.json`` next to the output describes the input and the model. If an interrupted
     run is started again with the same source, it resumes after the last complete line with the same
     batches, and the output is identical to that of an uninterrupted run.
 
     Args:
         task: the task that predicts.
-        rows: the input.
+        rows: the input; a feature ``id`` that the task does not read is the row's id.
         output: the output file.
         source: identifies the input and the model, as JSON values; see ``source_of``.
         batch_size: the number of examples per batch.
@@ -72,7 +76,7 @@ def _answer(
     verbose: bool,
     top: int | None,
 ) -> int:
-    job = {**source, "batch_size": batch_size, "rows": rows.count, "top": top}
+    job = {**source, "batch_size": batch_size, "rows": rows.count, "top": top, "numbered": True}
     done = _prepare_output(output, job)
     if done:
         _log.info("Resuming from row %d of %d.", done, rows.count)
@@ -83,7 +87,7 @@ def _answer(
     remaining = islice(rows, start, None)
     with output.open("ab", buffering=0) as file:
         while batch := list(islice(remaining, batch_size)):
-            lines = _lines(task, batch, batch_size, top)
+            lines = _lines(task, batch, start, batch_size, top)
             _append(file, b"".join(islice(lines, max(done - start, 0), None)), output)
             start += len(batch)
             bar.update(start)
@@ -100,15 +104,16 @@ def _append(file: Any, data: bytes, output: Path) -> None:
         raise OSError(error.errno, text, str(output)) from error
 
 
-def source_of(file: Path, model: Path, **settings: Any) -> dict[str, Any]:
-    """Identifies an input and a saved task.
+def source_of(file: Path, model: Path | Task, **settings: Any) -> dict[str, Any]:
+    """Identifies an input and a task.
 
     Args:
         file: the input, identified by name, size and modification time.
-        model: the task's directory, identified by its list of file digests.
+        model: the directory of a saved task, identified by its list of file digests; or a task.
         **settings: how the input is read.
     """
-    return {**input_of(file), "model": sha256(model / DESCRIPTION), **settings}
+    digest = fingerprint(model) if isinstance(model, Task) else sha256(model / DESCRIPTION)
+    return {**input_of(file), "model": digest, **settings}
 
 
 def input_of(file: Path) -> dict[str, Any]:
@@ -179,9 +184,20 @@ def _count_complete_lines(file: BinaryIO) -> tuple[int, int]:
     return lines, end
 
 
-def _lines(task: Task, batch: list[Row], batch_size: int, top: int | None) -> Iterator[bytes]:
-    features = {name: [row.features[name] for row in batch] for name in batch[0].features}
-    for row, answer in zip(batch, task.predict(features, batch_size=batch_size), strict=True):
-        ids = {} if row.id is None else {"id": row.id}
-        text = json.dumps({**ids, **as_json(answer, task, top)}, ensure_ascii=False)
-        yield text.encode("utf-8", "replace") + b"\n"
+def _lines(
+    task: Task, batch: list[Row], start: int, batch_size: int, top: int | None
+) -> Iterator[bytes]:
+    names = [name for name in batch[0].features if name != _ID]
+    features = {name: [row.features[name] for row in batch] for name in names}
+    answers = task.predict(features, batch_size=batch_size)
+    for number, (row, answer) in enumerate(zip(batch, answers, strict=True), start):
+        line = {**_identity(row, number), **as_json(answer, task, top)}
+        yield json.dumps(line, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
+
+
+def _identity(row: Row, number: int) -> dict[str, Any]:
+    """The row's id, or without one its number."""
+    given = row.features.get(_ID, row.id)
+    if given is None:
+        return {"row": number}
+    return {_ID: given.decode("utf-8", "replace") if isinstance(given, bytes) else given}

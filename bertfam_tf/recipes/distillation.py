@@ -30,6 +30,7 @@ from bertfam_tf.recipes.splits import Split, open_split
 from bertfam_tf.tasks import Task, storage
 from bertfam_tf.training import engine, replicas, tuning
 from bertfam_tf.training.settings import DEFAULT_BATCH_SIZE
+from bertfam_tf.user_warnings import new_heads_logged
 
 _log = logging.getLogger(__name__)
 
@@ -152,7 +153,8 @@ def _student(recipe: DistillRecipe, cls: type[Task], teacher: Task) -> Any:
             saved = tasks.load(expanded)
             student = cls(saved.backbone, saved.tokenizer, **options)
         else:
-            student = cls.from_pretrained(path, **options, **settings.overrides)
+            with new_heads_logged(_log):
+                student = cls.from_pretrained(path, **options, **settings.overrides)
     else:
         backbone = student_of(
             teacher.backbone,

@@ -20,6 +20,7 @@ from bertfam_tf.tasks.options import names as option_names
 from bertfam_tf.training import engine, replicas, tuning
 from bertfam_tf.training.learner import Learner
 from bertfam_tf.training.settings import DEFAULT_BATCH_SIZE
+from bertfam_tf.user_warnings import new_heads_logged
 
 _log = logging.getLogger(__name__)
 
@@ -175,7 +176,8 @@ def trainer_settings(recipe: Recipe) -> Any:
 
 def _build(recipe: Recipe, cls: Any, rows: tf.data.Dataset, names: list[str]) -> Any:
     options = task_options(recipe, cls, rows, names)
-    return cls.from_pretrained(recipe.model.path, **options, **recipe.model.overrides)
+    with new_heads_logged(_log):
+        return cls.from_pretrained(recipe.model.path, **options, **recipe.model.overrides)
 
 
 def task_options(

@@ -14,6 +14,7 @@ from bertfam_tf.recipes.schema import MultiTaskRecipe, Recipe
 from bertfam_tf.recipes.splits import Split, open_split, read_split, trainable_task
 from bertfam_tf.training import engine, replicas
 from bertfam_tf.training.settings import DEFAULT_BATCH_SIZE
+from bertfam_tf.user_warnings import new_heads_logged
 
 _log = logging.getLogger(__name__)
 
@@ -70,7 +71,8 @@ def _run(recipe: MultiTaskRecipe, directory: RunDirectory) -> dict[str, float]:
             built[name] = cls(first.backbone, first.tokenizer, **options)
         else:
             overrides = recipe.model.overrides
-            built[name] = cls.from_pretrained(recipe.model.path, **options, **overrides)
+            with new_heads_logged(_log):
+                built[name] = cls.from_pretrained(recipe.model.path, **options, **overrides)
     factors = choose_weights(next(iter(built.values())), recipe)
     weights = {name: config.weight for name, config in recipe.tasks.items()}
     model = tasks.MultiTask(built, loss_weights=weights)

@@ -35,7 +35,13 @@ def load_recipe(
             names the nearest one), missing, or has a value of another type.
     """
     path = Path(file)
-    values = read_values(path)
+    return build_with(read_values(path), overrides, path, kind)
+
+
+def build_with(
+    values: dict[str, Any], overrides: list[str] | tuple[str, ...], path: Path, kind: type
+) -> Any:
+    """Builds the dataclass of a recipe with overrides, which change ``values``; see ``build``."""
     for override in overrides:
         _override(values, override)
     return build(values, path, kind)

@@ -172,7 +172,7 @@ class _Data:
         )
         batches = batches.map(self.made.batch).cache()
         # Keras warns about a dataset of unknown cardinality.
-        number = batches.reduce(np.int64(0), lambda count, *_: count + 1)
+        number = batches.reduce(np.int64(0), lambda count, *row: count + 1)
         return batches.apply(tf.data.experimental.assert_cardinality(number))
 
     def _examples(

@@ -94,6 +94,15 @@ def published_name(data: DataConfig) -> str | None:
 
 def open_split(data: DataConfig, split: str, task: str, names: list[str] | None = None) -> Split:
     """A split as ``read_split`` returns it, with its labels."""
+    rows, target = rows_of(data, split, task, names)
+    found = [] if target is None else target.names
+    return Split(rows.dataset(), found, _described(rows, target, getattr(data, split)))
+
+
+def rows_of(
+    data: DataConfig, split: str, task: str, names: list[str] | None = None
+) -> tuple[Rows, Target | None]:
+    """Returns the rows of a split, and what reads their labels; as ``read_split``."""
     given = getattr(data, split, None)
     if given is None:
         raise ValueError(f"The recipe names no {split} file.")
@@ -117,8 +126,7 @@ def open_split(data: DataConfig, split: str, task: str, names: list[str] | None 
         tfds=data.tfds,
         data_dir=None if data.data_dir is None else str(expand(data.data_dir)),
     )
-    found = [] if target is None else target.names
-    return Split(rows.dataset(), found, _described(rows, target, given))
+    return rows, target
 
 
 def _described(rows: Rows, target: Target | None, files: str | list[str]) -> str:

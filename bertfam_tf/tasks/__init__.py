@@ -3,7 +3,7 @@
 from bertfam_tf.tasks.causal_lm import CausalLM
 from bertfam_tf.tasks.embedder_trainer import EmbedderTrainer
 from bertfam_tf.tasks.keras_hub import to_keras_hub
-from bertfam_tf.tasks.loading import load
+from bertfam_tf.tasks.loading import load, load_checkpoint
 from bertfam_tf.tasks.masked_lm import MaskedLM
 from bertfam_tf.tasks.multi_label import MultiLabelClassifier
 from bertfam_tf.tasks.multi_task import MultiTask
@@ -39,6 +39,7 @@ __all__ = [
     "ZeroShotClassifier",
     "is_saved",
     "load",
+    "load_checkpoint",
     "quantize_embeddings",
     "save_pretrained",
     "task_class",

@@ -47,7 +47,16 @@ class TaskInference:
 
     @tf.autograph.experimental.do_not_convert
     def encode(self, features: dict[str, tf.Tensor]) -> dict[str, Any]:
-        """Runs the preprocessor on string tensors (batch,); see ``Preprocessor.__call__``."""
+        """Runs the preprocessor on string tensors (batch,); see ``Preprocessor.__call__``.
+
+        Raises:
+            TypeError: for a list of texts, which ``predict`` takes.
+        """
+        if not isinstance(features, Mapping):
+            raise TypeError(
+                f"{type(self).__name__}.encode maps a dict of string tensors to packed token ids; "
+                "for answers or vectors of texts write task.predict(texts)."
+            )
         return self._parts.preprocessor(features)
 
     def forward(self, encoded: dict[str, Any]) -> Any:

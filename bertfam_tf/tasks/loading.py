@@ -1,14 +1,21 @@
-"""Loads saved tasks."""
+"""Loads saved tasks, and checkpoints as the task that their head is for."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import keras
 
+from bertfam_tf.checkpoints import Checkpoint
+from bertfam_tf.sources import opened, resolve
+from bertfam_tf.tasks import options as declared
 from bertfam_tf.tasks import storage
 from bertfam_tf.tasks.multi_task import MultiTask
-from bertfam_tf.tasks.task import Task, task_class
+from bertfam_tf.tasks.pretrained import Published
+from bertfam_tf.tasks.task import Task, task_class, task_classes
 
 
 def load(directory: str | Path) -> Task | MultiTask:
@@ -23,3 +30,57 @@ def load(directory: str | Path) -> Task | MultiTask:
     if Path(directory).suffix == ".keras" and not Path(directory).is_dir():
         return keras.models.load_model(directory)
     return storage.load(Path(directory), task_class, MultiTask)
+
+
+def load_checkpoint(
+    path: Any, task: str | None = None, labels: Sequence[str] | int | None = None
+) -> Task:
+    """Returns a checkpoint as a task; its ``from_pretrained`` warns about a new head.
+
+    Args:
+        path: as for ``Task.from_pretrained``.
+        task: the task's class; None for the one that the checkpoint is for, by its head or by
+            sentence-transformers' files.
+        labels: names of the labels, or their number; None for the names that the checkpoint stores.
+
+    Raises:
+        ValueError: for an unknown task, labels of a task without any, or a checkpoint whose head
+            does not say what it is for; the error lists the tasks.
+        CheckpointError: as ``from_pretrained`` raises it.
+    """
+    with opened(path) as source:
+        cls = task_class(task) if task is not None else _class_of(source)
+        if labels is None:
+            return cls.from_pretrained(source)
+        name = declared.class_option(cls.options_type)
+        if name is None:
+            raise ValueError(f"labels must be None for a {cls.__name__}, which has none.")
+        return cls.from_pretrained(source, **{name: labels})
+
+
+def _class_of(path: str | Path) -> type[Task]:
+    """The class of the task that a checkpoint is for."""
+    classes = task_classes()
+    directory = resolve(path)
+    for cls in classes:
+        if cls.published_type.matches(directory):
+            return cls
+    checkpoint = Checkpoint(directory)
+    stored = checkpoint.heads()
+    found = []
+    for cls in classes:
+        with contextlib.suppress(ValueError):  # the family has no such head
+            head = cls.head_of(checkpoint.family.name)
+            if head in stored and cls.published_type is Published:
+                found.append((cls, head))
+    for cls, head in found:
+        # As in transformers, one score without a problem type is a regression.
+        one = len(checkpoint.head_labels(head) or ()) == 1 if cls.problem_type else False
+        problem = "regression" if one else "single_label_classification"
+        if cls.problem_type == (checkpoint.outputs or problem):
+            return cls
+    if len(found) == 1:
+        return found[0][0]
+    names = ", ".join(cls.__name__ for cls in classes)
+    reason = f"the heads {', '.join(stored)}" if stored else "no head"
+    raise ValueError(f"{path} has {reason}; choose its task, one of {names}.")

@@ -15,6 +15,7 @@ from bertfam_tf import heads
 from bertfam_tf.corpora import Masking
 from bertfam_tf.data.inputs import TEXT, Fields
 from bertfam_tf.models import Backbone
+from bertfam_tf.names import truncated
 from bertfam_tf.objectives import MaskedTokens
 from bertfam_tf.objectives.predictions import counted, in_batch, vectors
 from bertfam_tf.tasks.components import Signature, Targets, TaskComponents, Tensors
@@ -28,6 +29,8 @@ from bertfam_tf.training.learner import SingleLossTracker
 _MAX_MASKS = 16
 # Tokens in a forward pass of ``log_likelihood``.
 _TOKENS = 16_384
+# The mask tokens of BERT, and of RoBERTa, XLNet and MPNet.
+_MASKS = (b"[MASK]", b"<mask>")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -281,7 +284,8 @@ class MaskedLM(Task):
             other masks unchanged. For a single text, its list.
 
         Raises:
-            ValueError: for a ``top_k`` beyond the vocabulary, or as ``predict`` raises it.
+            ValueError: for a ``top_k`` beyond the vocabulary, a text with another model's mask
+                token and none of this one's, or as ``predict`` raises it.
         """
         k = self.top_k if top_k is None else _check_top_k(top_k, self.tokenizer)
         fillings = self._fillings if k == self.top_k else self._fillings_of(k)
@@ -306,6 +310,7 @@ class MaskedLM(Task):
         mask, found = self.mask_token.encode("utf-8"), []
         columns = (part.to_list() for part in outputs)
         for text, *of_text in zip(features[TEXT].numpy().tolist(), *columns, strict=True):
+            _check_mask(text, mask)
             parts = text.split(mask)
             masks = enumerate(zip(*of_text, strict=True))
             found.append([self._filled(parts, i, *of_mask) for i, of_mask in masks])
@@ -324,6 +329,17 @@ class MaskedLM(Task):
             }
             for token, more, score in zip(tokens, added, scores, strict=True)
         ]
+
+
+def _check_mask(text: bytes, mask: bytes) -> None:
+    """Raises ``ValueError`` for a text with another model's mask token, and none of this one's."""
+    other = next((each for each in _MASKS if each in text and each != mask), None)
+    if other is not None and mask not in text:
+        ours, theirs = mask.decode(), other.decode()
+        example = text.replace(other, mask).decode("utf-8", "replace")
+        raise ValueError(
+            f"{theirs} is a word to this model, whose mask is {ours}. Write {truncated(example)!r}."
+        )
 
 
 class _MaskedWindows(SingleRow):

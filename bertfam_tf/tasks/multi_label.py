@@ -68,7 +68,8 @@ class MultiLabelClassifier(TextClassifier):
     Args:
         backbone: an encoder; with a pooler if its family classifies with it.
         tokenizer: its tokenizer.
-        labels: names of the classes, in the order of the scores.
+        labels: names of the classes, in the order of the scores; or their number, for
+            ``LABEL_0``, ``LABEL_1`` and so on.
         pair: whether an example has the optional text; None decides by the first data.
         threshold: the lowest score of a label that is chosen.
         max_length, padding, language_id, languages: as for ``Task``.
@@ -85,7 +86,7 @@ class MultiLabelClassifier(TextClassifier):
         self,
         backbone: Backbone,
         tokenizer: Tokenizer,
-        labels: Sequence[str],
+        labels: Sequence[str] | int,
         *,
         language_id: int | None = None,
         name: str | None = None,
@@ -99,7 +100,7 @@ class MultiLabelClassifier(TextClassifier):
     def from_pretrained(  # type: ignore[override]  # has no temperature
         cls,
         path: str | Path,
-        labels: Sequence[str] | None = None,
+        labels: Sequence[str] | int | None = None,
         *,
         language: str | int | None = None,
         **options: Unpack[PretrainedMultiLabelArguments],

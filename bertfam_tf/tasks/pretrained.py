@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
@@ -17,12 +16,13 @@ from bertfam_tf.sources import opened, resolve
 from bertfam_tf.tasks import options as declared
 from bertfam_tf.tasks.languages import LANGUAGES
 from bertfam_tf.text import Tokenizer, load_tokenizer
+from bertfam_tf.user_warnings import UntrainedWarning, warn
 
 if TYPE_CHECKING:
     from bertfam_tf.tasks.task import Task
 
-_log = logging.getLogger(__name__)
-
+# The number of classes in transformers and in KerasHub.
+_COUNTS = ("num_labels", "num_classes")
 _TOKENIZER, _LENGTH, _NO_LENGTH = "tokenizer_config.json", "model_max_length", 1 << 30
 
 
@@ -50,6 +50,11 @@ class Published:
 
     def fill(self, task: Any) -> None:
         """Loads more weights of the task."""
+
+    @classmethod
+    def matches(cls, directory: Path) -> bool:
+        """Returns whether a checkpoint has files of this class, which say what task it is for."""
+        return False
 
     @staticmethod
     def write(task: Any, directory: Path) -> None:
@@ -98,6 +103,10 @@ def _open_task(
     for name in declared.names(kind):
         if name in rest and name != "language_id":
             given[name] = rest.pop(name)
+    classes = declared.class_option(kind)
+    for name in _COUNTS if classes is not None and given.get(classes) is None else ():
+        if name in rest:
+            given[classes or ""] = rest.pop(name)
     published = cls.published_type(resolve(path))
     try:
         checkpoint = Checkpoint(published.model, **rest)
@@ -112,11 +121,8 @@ def _open_task(
     stored = {n: v for n, v in checkpoint.options.items() if n in known} | published.options
     options = {**stored, **{n: v for n, v in given.items() if v is not None or n not in stored}}
     head = cls.head_of(checkpoint.family.name)
-    classes = declared.class_option(kind)
-    if classes is not None and options.get(classes) is None:
-        options[classes] = checkpoint.head_labels(head or "")
-        if options[classes] is None:
-            raise ValueError(f"{path} has no {head} head; pass {classes}.")
+    if classes is not None and not isinstance(options.get(classes), list | tuple):
+        options[classes] = _class_names(checkpoint, head or "", classes, options.get(classes), path)
     new_pooler = _needs_new_pooler(checkpoint, head, rest)
     backbone = checkpoint.backbone(new_pooler=new_pooler)
     if given.get("max_length") is None and backbone.max_length and "max_length" in stored:
@@ -131,6 +137,20 @@ def _open_task(
     if head is not None:
         _fill_head(task, head, checkpoint, path, new_pooler)
     return task
+
+
+def _class_names(
+    checkpoint: Checkpoint, head: str, option: str, given: Any, path: str | Path
+) -> Any:
+    """The names of the classes where no list of them is given, but their number, or nothing."""
+    if not isinstance(given, int | None):
+        return given
+    stored = checkpoint.head_labels(head)
+    if given is not None and (stored is None or len(stored) != given):
+        return numbered(given)
+    if stored is None:
+        raise ValueError(f"{path} has no {head} head; pass {option}.")
+    return stored
 
 
 def _needs_new_pooler(
@@ -148,14 +168,8 @@ def _fill_head(
     """Loads the head from the checkpoint, if it has one for the same labels."""
     if not checkpoint.has_head(head) and not task.needs_head:
         which = f"{'pooler and the ' if new_pooler else ''}{head} head"
-        _log.warning(
-            "The %s %s initialized at random: %s has none. Train the %s before you use its "
-            "answers.",
-            which,
-            "are" if new_pooler else "is",
-            path,
-            type(task).__name__,
-        )
+        verb = "are" if new_pooler else "is"
+        warn(UntrainedWarning(which, verb, path, type(task).__name__))
         return
     other = None
     if task.head.layers:
@@ -179,7 +193,12 @@ def _fill_head(
             )
         checkpoint.fill_head(task.head, head)
     else:
-        _log.warning("The %s head is initialized at random: that of %s %s.", head, path, other)
+        warn(f"The {head} head is initialized at random: that of {path} {other}.")
+
+
+def numbered(count: int) -> list[str]:
+    """Names of labels that only have numbers, as transformers has them."""
+    return [f"LABEL_{i}" for i in range(count)]
 
 
 def tokenizer_and_language(
@@ -219,13 +238,13 @@ def tokenizer_and_language(
     return tokenizer.in_language(language), number
 
 
-def checked_labels(labels: Sequence[str]) -> list[str]:
-    """The labels as a list.
+def checked_labels(labels: Sequence[str] | int) -> list[str]:
+    """The labels as a list; of a number of labels, ``LABEL_0``, ``LABEL_1`` and so on.
 
     Raises:
         ValueError: for fewer than two, a repeated one, or one that is not a string.
     """
-    found = list(labels)
+    found = list(numbered(labels) if isinstance(labels, int) else labels)
     repeated = [label for label, count in Counter(found).items() if count > 1]
     if len(found) < 2 or repeated or not all(isinstance(label, str) for label in found):
         raise ValueError(f"labels must be at least two distinct strings, got {found!r}.")

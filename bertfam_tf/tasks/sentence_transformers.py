@@ -7,7 +7,6 @@ Each has a folder; the transformer is in the root, in older directories in ``0_T
 from __future__ import annotations
 
 import json
-import logging
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -25,8 +24,7 @@ from bertfam_tf.models.base import plain_weights
 from bertfam_tf.names import truncated_repr
 from bertfam_tf.tasks.pretrained import Published, tokenizer_length
 from bertfam_tf.text import Tokenizer, WordPieceTokenizer
-
-_log = logging.getLogger(__name__)
+from bertfam_tf.user_warnings import warn
 
 _MODULES = "modules.json"
 _PROMPTS = "config_sentence_transformers.json"
@@ -47,6 +45,7 @@ _MASKED = ("Transformer", "MLMTransformer")
 _RELU = ("relu",)
 _SPARSE = f"{_LIBRARY}sparse_encoder.models"
 _OF_EMBEDDERS = {"Pooling", "Dense", "Normalize"}
+_OF_CROSS_ENCODERS = {"sentence_transformers", "sbert_ce_default_activation_function"}
 # Classes of torch.nn, by the names of ``layers.activation``.
 _ACTIVATIONS = {
     None: "linear.Identity",
@@ -151,6 +150,10 @@ class Modules(_Directory):
                 raise self._error(f"has a module {kind!r}, expected one of {known}")
         self.options |= _prompts(directory / _PROMPTS)
 
+    @classmethod
+    def matches(cls, directory: Path) -> bool:
+        return "Pooling" in _kinds(directory)
+
     def _listed(self) -> list[tuple[str, Path]]:
         """The kind and folder of each module: a transformer, at most one pooling, and others."""
         found = _listed(self._file)
@@ -185,9 +188,7 @@ class Modules(_Directory):
     def fill(self, task: Any) -> None:
         """Loads the weights of the dense layers, if the task has the same layers."""
         if [asdict(each) for each in task.projections] != self.options.get("projections", []):
-            _log.warning(
-                "The projections are initialized at random: those of %s differ.", self.model
-            )
+            warn(f"The projections are initialized at random: those of {self.model} differ.")
             return
         for layer, folder in zip(task.projection_layers, self._dense, strict=True):
             names = {v.path: _WEIGHTS[v.path.rpartition("/")[2]] for v in layer.weights}
@@ -246,6 +247,14 @@ class CrossEncoder(_Directory):
             )
         self.options["activation"] = known[name]
 
+    @classmethod
+    def matches(cls, directory: Path) -> bool:
+        if {"Pooling", "SpladePooling"} & set(_kinds(directory)):
+            return False
+        kind = _object(directory / _PROMPTS).get("model_type")
+        config = _object(directory / _CONFIG)
+        return kind == "CrossEncoder" or not _OF_CROSS_ENCODERS.isdisjoint(config)
+
     @staticmethod
     def write(task: Any, directory: Path) -> None:
         """Adds the activation to ``config.json``."""
@@ -288,6 +297,10 @@ class SparseEncoder(_Directory):
                 )
         self.options["pooling"] = said.get("pooling_strategy", "max")
 
+    @classmethod
+    def matches(cls, directory: Path) -> bool:
+        return "SpladePooling" in _kinds(directory)
+
     @staticmethod
     def write(task: Any, directory: Path) -> None:
         """Writes the files, beside those of the transformer."""
@@ -303,6 +316,12 @@ class SparseEncoder(_Directory):
         _write(directory / _MODULES, modules)
         _write(directory / _TRANSFORMER, {"max_seq_length": task.max_length})
         _write(directory / _PROMPTS, {"model_type": "SparseEncoder", "prompts": {}})
+
+
+def _kinds(directory: Path) -> list[str]:
+    """The kinds of the modules that a directory lists; empty without a list."""
+    file = directory / _MODULES
+    return [kind for kind, _ in _listed(file)] if file.exists() else []
 
 
 def _listed(file: Path) -> list[tuple[str, Path]]:

@@ -237,7 +237,7 @@ class SpanQA(Task):
             loss=span_loss,
             metrics=lambda: [keras.metrics.MeanMetricWrapper(_both_right, name="accuracy")],
             evaluation=Evaluation(
-                lambda features, *_: self.answer(features), _scores, SpanTargets.with_gold
+                lambda features, *rest: self.answer(features), _scores, SpanTargets.with_gold
             ),
         )
 

@@ -173,7 +173,10 @@ def load(
     if not path.exists():
         files.remove_leftovers(path)
     if not file.is_file():
-        raise CheckpointError(f"No {DESCRIPTION} in {path}; expected a directory of Task.save().")
+        raise CheckpointError(
+            f"No {DESCRIPTION} in {path}; expected a directory of Task.save(). Checkpoints and hub "
+            "ids are loaded by a task's from_pretrained, such as TextClassifier.from_pretrained."
+        )
     stored = parsing.read_json(file, CheckpointError)
     if isinstance(stored, dict) and stored.get("task", "") is None:
         raise CheckpointError(

@@ -13,6 +13,7 @@ import tensorflow as tf
 from bertfam_tf.data.inputs import LANGUAGE, TEXTS, batches
 from bertfam_tf.data.tables import Columns
 from bertfam_tf.data.targets import Target
+from bertfam_tf.hints import Hinted, hint
 from bertfam_tf.metrics import by_name
 from bertfam_tf.models import Backbone
 from bertfam_tf.names import unknown
@@ -32,7 +33,7 @@ from bertfam_tf.training.learner import Learner
 _TASKS: dict[str, type[Task]] = {}
 
 
-class Task(TaskStorage, TaskInference, TaskTraining):
+class Task(Hinted, TaskStorage, TaskInference, TaskTraining):
     """A model from text to answers: tokenizer, packing, backbone and head.
 
     ``fit``, ``evaluate`` and ``predict`` take raw text, in the structures that
@@ -189,6 +190,24 @@ class Task(TaskStorage, TaskInference, TaskTraining):
         """Names of the labels or tags, in the order of the scores; empty if there are none."""
         name = declared.class_option(self.options_type)
         return [] if name is None else getattr(self.options, name)
+
+    def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        """Maps packed token ids, int32 (batch, length) by name, to the model's outputs.
+
+        Raises:
+            TypeError: for raw text, which ``predict`` takes.
+            ValueError: for names of other libraries.
+        """
+        if isinstance(inputs, Mapping):
+            line = hint(sorted(map(str, inputs)))
+            if line:
+                raise ValueError(f"Unknown inputs {sorted(inputs)}.{line}")
+        elif _is_text(inputs):
+            raise TypeError(
+                f"A call of {type(self).__name__} takes packed token ids; for raw text write "
+                "task.predict(texts)."
+            )
+        return super().__call__(inputs, *args, **kwargs)
 
     # Keras' methods, on text -----------------------------------------------------------------
 
@@ -371,9 +390,20 @@ def task_class(name: str) -> type[Task]:
     return _TASKS[name]
 
 
+def task_classes() -> list[type[Task]]:
+    """All classes of tasks."""
+    return list(_TASKS.values())
+
+
 def trainable_tasks() -> list[str]:
     """Names of the tasks that recipes can train."""
     return [name for name, cls in _TASKS.items() if cls.file_labels() is not None]
+
+
+def _is_text(x: Any) -> bool:
+    if isinstance(x, list | tuple) and x:
+        return _is_text(x[0])
+    return isinstance(x, str | bytes) or getattr(x, "dtype", None) == tf.string
 
 
 def _option(name: str, settable: bool) -> property:

@@ -40,7 +40,7 @@ _METRICS_OF_ONE_SCORE = (keras.metrics.AUC, keras.metrics.Precision, keras.metri
 class ClassifierOptions(PairOptions):
     """Options of tasks with labels for a text."""
 
-    labels: Sequence[str] = classes()
+    labels: Sequence[str] | int = classes()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "labels", checked_labels(self.labels))
@@ -79,7 +79,8 @@ class TextClassifier(Task):
     Args:
         backbone: an encoder; with a pooler if its family classifies with it.
         tokenizer: its tokenizer.
-        labels: names of the classes, in the order of the scores.
+        labels: names of the classes, in the order of the scores; or their number, for
+            ``LABEL_0``, ``LABEL_1`` and so on.
         temperature: divides the logits before the softmax, which calibrates the scores (Guo et al.
             2017, arXiv 1706.04599); see ``calibrate``.
         pair: whether an example has the optional text; None decides by the first data.
@@ -100,7 +101,7 @@ class TextClassifier(Task):
         self,
         backbone: Backbone,
         tokenizer: Tokenizer,
-        labels: Sequence[str],
+        labels: Sequence[str] | int,
         *,
         language_id: int | None = None,
         name: str | None = None,
@@ -112,7 +113,7 @@ class TextClassifier(Task):
     def from_pretrained(
         cls,
         path: str | Path,
-        labels: Sequence[str] | None = None,
+        labels: Sequence[str] | int | None = None,
         *,
         language: str | int | None = None,
         **options: Unpack[PretrainedSingleLabelArguments],

@@ -59,6 +59,24 @@ def test_of_a_task(tiny):
         report(bf.TextEmbedder(task.backbone, task.tokenizer), TEXTS, labels)
 
 
+@pytest.mark.parametrize("count", [2, 15, 100])
+def test_a_page_of_many_labels(tmp_path, count):
+    """Names stand in rows alone where there is no room above the columns; a picture has none."""
+    labels = [f"intent_number_{i}" for i in range(count)]
+    right = np.arange(count).repeat(3)
+    scores = np.eye(count)[np.where(np.arange(3 * count) % 3, right, (right + 1) % count)]
+    found = Report(labels, [f"text {i}" for i in range(3 * count)], right, scores)
+    page = found.write(tmp_path / "report.html").read_text("utf-8")
+    matrix = page.partition("<h2>Confusion</h2>")[2].partition("<h2>")[0].partition("<h3>")[0]
+    cells = matrix.count("<td") if count < 100 else matrix.count("<rect") - 1
+    assert cells == (2 * count if count == 100 else count * count)
+    assert (f">{labels[1]}</th>" in matrix) == (count == 2)
+    assert (f">2 {labels[1]}</th>" in matrix) == (count == 15)
+    assert (f"{labels[1]}, predicted {labels[1]}: 2</title>" in matrix) == (count == 100)
+    assert ("<h3>Most frequent mistakes</h3>" in page) == (count > 2)
+    assert ("80 more labels</summary>" in page) == (count == 100)
+
+
 @pytest.mark.full
 def test_temperature(tiny, tmp_path):
     """Scores are as high as they are right, in the saved and in the exported model too."""

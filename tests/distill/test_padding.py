@@ -10,19 +10,16 @@ import json
 import pytest
 
 import bertfam_tf as bf
+from bertfam_tf import distill
 from bertfam_tf.distill import (
     AttentionProbabilities,
     AttentionScores,
     Distiller,
-    Embeddings,
     FirstTokens,
-    HiddenCosine,
-    HiddenStates,
-    LogitsError,
     Relations,
-    SoftTargets,
-    distill,
 )
+from bertfam_tf.distill.term import snake_case
+from bertfam_tf.recipes import distill as run_recipe
 from bertfam_tf.recipes.reading import load_recipe
 from bertfam_tf.recipes.schema import DistillRecipe
 from tests.distill.test_distiller import _fill, still, task_of
@@ -30,22 +27,19 @@ from tests.selection import in_full
 
 LONG = " ".join(["a fine dull film one"] * 12)
 TEXTS = ["fine", LONG]
+ARGUMENTS = {FirstTokens: {"layers": "uniform"}, Relations: {"heads": 4}}
+# The terms that a BiLSTM does not have, with the error.
+REFUSED = {
+    AttentionScores: "bilstm backbone has no attention_scores",
+    AttentionProbabilities: "bilstm backbone has no attention_scores",
+    Relations: "bilstm backbone has no (values|queries|keys)",
+    FirstTokens: "bilstm backbone does not stand for the text",
+}
 TERMS = [
-    SoftTargets(temperature=2.0),
-    SoftTargets(name="soft_targets_classes", scaling="classes"),
-    LogitsError(),
-    HiddenStates(),
-    HiddenStates(name="hidden_states_tinybert", scaling="tinybert"),
-    Embeddings(),
-    Embeddings(name="embeddings_tinybert", scaling="tinybert"),
-    HiddenCosine(),
-    FirstTokens(layers="uniform"),
-]
-ATTENTION = [
-    AttentionScores(),
-    AttentionScores(name="attention_scores_tinybert", scaling="tinybert"),
-    AttentionProbabilities(),
-    Relations(heads=4),
+    term(name=f"{snake_case(term.__name__)}_{scaling}", **ARGUMENTS.get(term, {}), **given)
+    for term in distill.TERMS.values()
+    for scaling in term.scalings
+    for given in [{} if len(term.scalings) == 1 else {"scaling": scaling}]
 ]
 
 
@@ -59,20 +53,37 @@ def _perfect(found, terms):
 @pytest.mark.extended
 @pytest.mark.parametrize("family", in_full(["bert", "modernbert", "bilstm"], ["bert"]))
 def test_a_teacher_as_its_own_student(family, tokenizer, tmp_path):
+    """Less than 1e-6 in each term and scaling, whether outputs are cached or not."""
+    terms = TERMS
     if family == "bilstm":
         made = bf.build(family, "tiny", vocab_size=tokenizer.vocab_size, dropout=0.0)
         _fill(made.weights, 1)
-        model, terms = bf.TextClassifier(made, tokenizer, ["no", "yes"]), TERMS
-        for term in ATTENTION:
-            kind = "values|queries|keys" if isinstance(term, Relations) else "attention_scores"
-            with pytest.raises(ValueError, match=f"bilstm backbone has no ({kind})"):
-                Distiller(model, model, [term])
+        model = bf.TextClassifier(made, tokenizer, ["no", "yes"])
+        terms = [term for term in TERMS if type(term) not in REFUSED]
+        for term in TERMS:
+            if error := REFUSED.get(type(term)):
+                with pytest.raises(ValueError, match=error):
+                    Distiller(model, model, [term])
     else:
-        model, terms = task_of(tokenizer, 2, family=family), TERMS + ATTENTION
+        model = task_of(tokenizer, 2, family=family)
     distiller = still(Distiller(model, model, terms))
     for cache in (None, tmp_path / "cache"):
-        found = distiller.fit(TEXTS, batch_size=2, verbose=0, cache=cache).history
-        _perfect(found, terms)
+        losses = distiller.fit(TEXTS, batch_size=2, verbose=0, cache=cache).history
+        print(family, "cached" if cache else "each step", losses)
+        _perfect(losses, terms)
+
+
+def test_terms_of_every_scaling():
+    assert {(type(term).__name__, getattr(term, "scaling", "mean")) for term in TERMS} == {
+        *((name, "mean") for name in ("LogitsError", "HiddenCosine", "FirstTokens")),
+        *((name, "mean") for name in ("AttentionProbabilities", "Relations")),
+        *(("SoftTargets", scaling) for scaling in ("mean", "classes")),
+        *(
+            (name, scaling)
+            for name in ("HiddenStates", "Embeddings", "AttentionScores")
+            for scaling in ("mean", "tinybert")
+        ),
+    }
 
 
 @pytest.mark.full
@@ -97,7 +108,7 @@ def test_a_teacher_as_its_own_student_in_a_recipe(tokenizer, tmp_path):
         "stages": stages,
     }
     (tmp_path / "recipe.yaml").write_text(json.dumps(recipe))
-    distill(load_recipe(tmp_path / "recipe.yaml", kind=DistillRecipe))
+    run_recipe(load_recipe(tmp_path / "recipe.yaml", kind=DistillRecipe))
     with (tmp_path / "run" / "history.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 2

@@ -9,6 +9,7 @@ import os
 import pathlib
 import shutil
 import urllib.parse
+import urllib.request
 
 import pytest
 import tensorflow as tf
@@ -105,10 +106,17 @@ def url(models):
     flags = ["--ui", f"--model-config-file={file}", "--rest-port=0", "--grpc-port=-1"]
     with start("-m", "bertfam_serve", *flags, stderr=None) as process:
         try:
-            yield process.stdout.readline().split()[-1].removesuffix("/v1/models")
+            address = process.stdout.readline().split()[-1].removesuffix("/v1/models")
+            assert process.stdout.readline() == f"Page at {address}/ui/\n"
+            yield address
         finally:
             process.terminate()
             process.wait(30)
+
+
+def test_the_root_leads_to_the_page(url):
+    with urllib.request.urlopen(url) as answer:
+        assert answer.geturl() == f"{url}/ui/"
 
 
 @pytest.fixture(scope="module")

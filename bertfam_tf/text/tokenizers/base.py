@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import tensorflow as tf
 
+from bertfam_tf.hints import Hinted
 from bertfam_tf.text import presets
 from bertfam_tf.text.files import (
     CONFIG_FILE,
@@ -35,7 +36,7 @@ from bertfam_tf.text.tokenizers.matching import SpecialTokenMatcher, matcher, to
 from bertfam_tf.text.tokenizers.state import State
 
 
-class Tokenizer(tf.Module):
+class Tokenizer(Hinted, tf.Module):
     """Converts text to piece ids and byte offsets, entirely in the graph.
 
     A subclass implements splitting plain text into pieces (``_encode``), joining pieces into text
@@ -292,6 +293,8 @@ class Tokenizer(tf.Module):
             TypeError: ``text`` does not have dtype string.
         """
         return over_any_rank(text, self._ids.get_concrete_function())[0]
+
+    __call__ = tokenize
 
     @tf.autograph.experimental.do_not_convert
     def tokenize_with_offsets(self, text: TextLike) -> tuple[Any, Any, Any]:

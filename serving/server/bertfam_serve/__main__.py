@@ -345,7 +345,7 @@ def _extensions(options: argparse.Namespace, stack: contextlib.ExitStack) -> dic
             )
         page = _page()
         arguments["routes"] += page.routes
-        arguments["ready"] = lambda running: page.show(running.models)
+        arguments["ready"] = lambda running: page.show(running.models, running.url)
     return arguments
 
 

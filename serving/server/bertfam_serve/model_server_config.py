@@ -1,5 +1,6 @@
 """ModelServerConfig: names, directories and version policies of the models to serve."""
 
+import contextlib
 import os
 import pathlib
 import re
@@ -16,6 +17,7 @@ from bertfam_tf.export.runtime.status import Code, ServingError, invalid
 
 PLATFORM = "tensorflow"
 MAX_VERSION = 2**63 - 1
+_SAVED_MODEL = "saved_model.pb"
 
 
 def read_config(path: str | os.PathLike[str]) -> ModelServerConfig:
@@ -113,11 +115,7 @@ def versions_wanted(config: ModelConfig) -> dict[int, pathlib.Path]:
         children = sorted(base_path.iterdir())
     except OSError:
         raise invalid(f"Could not find base path {base_path} for servable {config.name}") from None
-    versions = {
-        int(child.name): child
-        for child in children
-        if re.fullmatch("[0-9]{1,100}", child.name) and int(child.name) <= MAX_VERSION
-    }
+    versions = {int(child.name): child for child in children if _is_version(child.name)}
     policy = config.model_version_policy
     kind = policy.WhichOneof("policy_choice")
     if kind == "all":
@@ -128,3 +126,25 @@ def versions_wanted(config: ModelConfig) -> dict[int, pathlib.Path]:
         }
     latest = sorted(versions, reverse=True)[: max(policy.latest.num_versions, 1)]
     return {number: versions[number] for number in latest}
+
+
+def right_level(base_path: str | os.PathLike[str]) -> str:
+    """Returns a sentence on where the versions are, for a base path without any; or ``""``."""
+    path = pathlib.Path(base_path)
+    if (path / _SAVED_MODEL).is_file():
+        if _is_version(path.name):
+            return f" {path} is one version of a model: serve {path.parent}."
+        return f" {path} is a SavedModel: move it to {path / '1'}, and serve {path}."
+    below = []
+    with contextlib.suppress(OSError):
+        files = path.glob(f"*/*/{_SAVED_MODEL}")
+        below = sorted({file.parents[1] for file in files if _is_version(file.parent.name)})
+    if not below:
+        return ""
+    several = "" if len(below) == 1 else ", or several with --model-config-file"
+    names = " or ".join(map(str, below[:3])) + (", …" if len(below) > 3 else "")
+    return f" The versions are one level below: serve {names}{several}."
+
+
+def _is_version(name: str) -> bool:
+    return bool(re.fullmatch("[0-9]{1,100}", name)) and int(name) <= MAX_VERSION

@@ -295,7 +295,8 @@ class Models:
             else ServingError(
                 Code.NOT_FOUND,
                 f"No versions of servable {name} found under base path {config.base_path}. "
-                "Did you forget to name your leaf directory as a number (eg. '/1/')?",
+                "Did you forget to name your leaf directory as a number (eg. '/1/')?"
+                f"{model_server_config.right_level(config.base_path)}",
             )
         )
 

@@ -44,7 +44,7 @@ class ServedModels(Protocol):
 
 
 class Page:
-    """The page at ``/ui/``.
+    """The page at ``/ui/``, to which ``/`` leads.
 
     Attributes:
         routes: routes for ``Options.routes``.
@@ -72,13 +72,21 @@ class Page:
         self._starting = asyncio.Lock()
         self._stack = contextlib.AsyncExitStack()
         self.routes: Sequence[BaseRoute] = (
+            Route("/", RedirectResponse(f"{_PATH}/")),
             Route(_PATH, RedirectResponse(f"{_PATH}/")),
             Mount(_PATH, self._serve),
         )
 
-    def show(self, models: ServedModels) -> None:
-        """Shows these models on the page."""
+    def show(self, models: ServedModels, url: str = "") -> None:
+        """Shows these models on the page.
+
+        Args:
+            models: the models.
+            url: the server's, for a line with the page's address; empty for none.
+        """
         self._models = models
+        if url:
+            print(f"Page at {url}{_PATH}/", flush=True)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         # NiceGUI starts with the app's lifespan, which the server's own app does not have.

@@ -1,0 +1,180 @@
+"""``bertfam init``: what it says about a file, and a recipe that runs."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from bertfam_tf.cli import main
+from bertfam_tf.data.sampling import guess_columns, sample
+
+ROWS = [("a good film", "positive"), ("it is bad", "negative"), ("a film", "positive")] * 4
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def init(tiny, capsys):
+    """Runs the command; returns its output and the recipe."""
+
+    def run(*arguments):
+        status = main(["init", "--checkpoint", str(tiny), *arguments])
+        captured = capsys.readouterr()
+        assert status == 0, captured.err
+        printed, _, written = captured.out.partition("\n\nThe recipe is ")
+        name = written.split(":")[0]
+        return printed, yaml.safe_load(Path(name).read_text())
+
+    return run
+
+
+def _csv(file, rows=ROWS, header="text,label\n"):
+    text = header + "".join(f"{','.join(row)}\n" for row in rows)
+    if file.suffix == ".gz":
+        file.write_bytes(gzip.compress(text.encode()))
+    else:
+        file.write_text(text, "utf-8")
+
+
+def test_a_table_is_described(init, tmp_path, tiny):
+    _csv(tmp_path / "desk.csv.gz", [*ROWS, ("a film", "negative"), ("long " * 200, "negative")])
+    printed, recipe = init("desk.csv.gz")
+    assert (
+        "desk.csv.gz: 14 rows for TextClassifier. Columns: text 'text', label 'label'." in printed
+    )
+    lines = [line.split() for line in printed.splitlines()]
+    assert ["positive", "8", "57.1%"] in lines
+    assert ["negative", "6", "42.9%"] in lines
+    # Three texts are repeated three times, and one of them once more with another label.
+    assert "an earlier row: 10, and 1 of them have another label; " in printed
+    assert "desk.csv.gz: line 14 repeats desk.csv.gz: line 4." in printed
+    assert "truncated at 128: 1 rows (7.1%)" in printed
+    assert "truncated at 512" in printed
+    assert recipe == {
+        "output": "runs/desk",
+        "model": {"path": str(tiny), "max_length": 24},
+        "task": "TextClassifier",
+        "data": {"train": "desk.csv.gz"},
+        "train": {"epochs": 4, "learning_rate": 0.0002},
+    }
+
+
+FILES = {
+    "names.tsv": (
+        "id\tReview\tStars\n" + "1\ta good film\tgood\n2\tit is bad\tbad\n" * 4,
+        ("TextClassifier", {"text": "Review", "label": "Stars"}),
+    ),
+    "no_header.csv": (
+        "a good film,positive\nit is bad,negative\na film,positive\nbad,negative\n",
+        ("TextClassifier", {"text": 0, "label": 1}),
+    ),
+    "pairs.jsonl": (
+        '{"premise": "a film", "hypothesis": "good", "label": 1}\n'
+        '{"premise": "a film", "hypothesis": "bad", "label": 0}\n' * 3,
+        ("TextClassifier", {"text": "premise", "text_pair": "hypothesis"}),
+    ),
+    "scores.csv": (
+        "text,score\n" + "".join(f"film {i},{i / 8}\n" for i in range(8)),
+        ("TextRegressor", {"label": "score"}),
+    ),
+    "several.json": (
+        json.dumps([{"text": f"film {i}", "labels": ["a", "b"][: i % 2 + 1]} for i in range(6)]),
+        ("MultiLabelClassifier", {"label": "labels"}),
+    ),
+    "words.json": (
+        json.dumps([{"tokens": ["a", "film"], "ner_tags": ["O", "B-x"]}] * 2),
+        ("TokenTagger", {"text": "tokens", "label": "ner_tags"}),
+    ),
+    "iob1.conll": (
+        "a I-x\nfilm I-x\n\nbad O\nfilm I-x\n",
+        ("TokenTagger", {"tag_scheme": "iob2"}),
+    ),
+    "squad.json": (
+        json.dumps(
+            {"data": [{"paragraphs": [{"context": "a good film", "qas": [
+                {"id": "1", "question": "which film", "answers": [
+                    {"text": "good", "answer_start": 2}]}]}]}]}
+        ),
+        ("SpanQA", {}),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_columns_and_task_are_seen(init, tmp_path, name):
+    content, (task, data) = FILES[name]
+    (tmp_path / name).write_text(content, "utf-8")
+    _, recipe = init(name, "--output", "recipe.yaml")
+    assert (recipe["task"], recipe["data"]) == (task, {"train": name, **data})
+    assert recipe["output"] == "runs/recipe"
+
+
+def test_a_parquet_file_with_names_of_classes(tmp_path):
+    arrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    features = {"intent": {"names": ["no", "yes"], "_type": "ClassLabel"}}
+    stored = json.dumps({"info": {"features": features}})
+    table = arrow.table({"message": ["a", "b", "c", "d"], "intent": [0, 1, 0, 1]})
+    parquet.write_table(
+        table.replace_schema_metadata({"huggingface": stored}), tmp_path / "x.parquet"
+    )
+    rows = sample(tmp_path / "x.parquet", "parquet")
+    assert [row["intent"] for row in rows] == ["no", "yes", "no", "yes"]
+    assert guess_columns(rows) == {"text": "message", "label": "intent"}
+
+
+def test_columns_that_are_named(init, tmp_path):
+    _csv(tmp_path / "x.csv", [("1", "2", "a", "u"), ("3", "4", "a", "v")] * 2, "a,b,c,d\n")
+    printed, recipe = init("x.csv", "--text", "d", "--label", "a", "--task", "TextClassifier")
+    assert recipe["data"] == {"train": "x.csv", "text": "d", "label": "a"}
+    assert "Columns: text 'd', label 'a'" in printed
+
+
+@pytest.mark.parametrize(
+    ("content", "arguments", "error"),
+    [
+        (None, ["x.csv"], "There is no file x.csv."),
+        ("a,b\n1,2\n3,4\n", ["x.csv"], "No column looks like the label; name it with --label."),
+        ("text,label\na,b\na\n", ["x.csv"], "x.csv: line 3 has 1 columns; expected 2"),
+        ("text,label\na,\n", ["x.csv"], "x.csv: line 2"),
+        ("text,label\na,b\nc,b\n", ["x.csv", "--text", "txt"], "Did you mean 'text'?"),
+        ("text,label\na,b\n", ["x.csv", "--task", "Classifier"], "Unknown task 'Classifier'."),
+        ("text,label\na,b\n", ["x.csv", "--dev", "y", "--holdout", "0.1"], "Choose one."),
+        ("text,label\na,b\n", ["x.csv", "--holdout", "1.5"], "must be above 0 and below 1"),
+        ("text,label\na,b\n", ["x.csv", "--format", "txt"], "has texts without labels"),
+        ("text,label\na,b\n", ["x.csv", "--output", "x.csv"], "x.csv exists; it is not replaced"),
+    ],
+)
+def test_errors(tiny, tmp_path, capsys, content, arguments, error):
+    if content is not None:
+        (tmp_path / "x.csv").write_text(content)
+    assert main(["init", *arguments, "--checkpoint", str(tiny)]) in (1, 2)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("bertfam init: ")
+    assert error in line
+    assert not (tmp_path / "x.yaml").exists()
+
+
+@pytest.mark.extended
+@pytest.mark.filterwarnings("ignore:The sequence head")
+def test_the_recipe_runs(init, tmp_path, capsys):
+    """Also from a file that is split; rows with the same text are on one side."""
+    rows = [(f"film {chr(97 + i)}", ("good", "bad")[i % 2]) for i in range(20)] * 2
+    _csv(tmp_path / "x.csv", rows)
+    _, recipe = init("x.csv", "--holdout", "0.3")
+    assert recipe["data"] == {"train": "x.train.jsonl", "dev": "x.dev.jsonl"}
+    parts = [
+        [json.loads(line)["text"] for line in (tmp_path / recipe["data"][part]).open()]
+        for part in ("train", "dev")
+    ]
+    assert sum(map(len, parts)) == 40
+    assert not set(parts[0]) & set(parts[1])
+    assert main(["train", "x.yaml", "train.epochs=1"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1]).keys() == {"accuracy", "loss"}
