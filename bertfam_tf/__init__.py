@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from bertfam_tf.checkpoints import load_backbone as load_backbone
     from bertfam_tf.distill import Distiller as Distiller
     from bertfam_tf.export import (
+        export_onnx as export_onnx,
         export_saved_model as export_saved_model,
         export_tflite as export_tflite,
     )
@@ -69,6 +70,7 @@ _HOME = {
     "save_pretrained": "tasks",
     "quantize_embeddings": "tasks",
     "to_keras_hub": "tasks",
+    "export_onnx": "export",
     "export_saved_model": "export",
     "export_tflite": "export",
     "strategy": "training.replicas",

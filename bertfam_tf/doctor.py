@@ -35,6 +35,7 @@ EXTRAS = (
     Extra("serve over REST and gRPC", ("grpc", "starlette", "uvicorn"), "serve"),
     Extra("the server's page", ("nicegui",), "ui"),
     Extra("pictures", ("matplotlib",), "plots"),
+    Extra("ONNX files", ("tf2onnx", "onnxruntime"), "onnx"),
     Extra("index and search", ("faiss",), "search"),
     Extra("data sets of tensorflow-datasets", ("tensorflow_datasets",), "tfds"),
     Extra("train vocabularies", ("tokenizers",), "vocabulary"),

@@ -604,4 +604,4 @@ def test_minimal_pairs(saved, smallest, tmp_path, capsys):
 def test_minimal_pairs_of_another_task(smallest, tmp_path, capsys):
     bf.TextClassifier.from_pretrained(smallest, labels=["a", "b"]).save(tmp_path / "saved")
     assert main(["evaluate", str(tmp_path / "saved"), "--blimp", str(tmp_path)]) == 2
-    assert "is a TextClassifier, not a MaskedLM or a CausalLM" in capsys.readouterr().err
+    assert "--blimp is for a MaskedLM or a CausalLM; " in capsys.readouterr().err

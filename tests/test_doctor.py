@@ -48,5 +48,5 @@ def test_what_fails_is_shown(monkeypatch):
 def test_extras_are_those_of_the_package():
     """Every extra for users is named, with modules that its packages install."""
     known = {each.extra for each in doctor.EXTRAS} - {None}
-    assert known == {"serve", "ui", "plots", "search", "tfds", "vocabulary", "xlm"}
+    assert known == {"serve", "ui", "plots", "onnx", "search", "tfds", "vocabulary", "xlm"}
     assert bertfam_tf.__version__

@@ -159,28 +159,3 @@ def loaded_task(options: argparse.Namespace, *, several: bool = False) -> Any:
     if name is not None and name not in found.tasks:
         raise ValueError(unknown("task", name, found.tasks))
     return found if name is None else found[name]
-
-
-def language_model(path: str) -> Any:
-    """Loads a masked or causal language model.
-
-    Args:
-        path: a saved ``MaskedLM`` or ``CausalLM``, a checkpoint, or the output directory of a
-            recipe.
-
-    Raises:
-        ValueError: if it is another task.
-    """
-    from bertfam_tf import tasks
-    from bertfam_tf.checkpoints import Checkpoint
-    from bertfam_tf.recipes.directory import model_directory
-
-    directory = model_directory(path)
-    if tasks.is_saved(directory):
-        found = tasks.load(directory)
-        if not hasattr(found, "log_likelihood"):
-            raise ValueError(f"{path} is a {type(found).__name__}, not a MaskedLM or a CausalLM.")
-        return found
-    masked = "masked_lm" in Checkpoint(directory).family.heads
-    cls = tasks.MaskedLM if masked else tasks.CausalLM
-    return cls.from_pretrained(directory)

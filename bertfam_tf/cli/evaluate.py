@@ -97,7 +97,11 @@ def _minimal_pairs(options: argparse.Namespace) -> None:
     check_batch_size(options)
     from bertfam_tf import metrics
 
-    task = language_model(options.run_dir)
+    task = loaded_task(options)
+    if not hasattr(task, "log_likelihood"):
+        raise ValueError(
+            f"--blimp is for a MaskedLM or a CausalLM; {options.model} is a {type(task).__name__}."
+        )
     set_language(task, options)
     found = metrics.minimal_pairs(task, options.blimp, batch_size=options.batch_size)
     print(json.dumps({name: round(value, 4) for name, value in found.items()}))

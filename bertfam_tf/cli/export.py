@@ -14,16 +14,20 @@ from bertfam_tf.cli.common import (
 
 _FOR_SERVING = ("version", "dtype", "batching", "fallback", "attention")
 _FOR_PHONES = ("inputs", "quantize", "length")
+_FOR_ONNX = ("opset",)
 
 
 def add(commands: Commands) -> None:
     """Adds the command."""
     parser = add_command(
-        commands, "export", run, "write a SavedModel for TF Serving, or a .tflite file"
+        commands,
+        "export",
+        run,
+        "write a SavedModel for TF Serving, or a .tflite or .onnx file",
     )
     add_model(parser)
     parser.add_argument(
-        "directory", help="parent of the version's directory; with --tflite, the file"
+        "directory", help="parent of the version's directory; with --tflite or --onnx, the file"
     )
     parser.add_argument("--version", type=int, help="version number (default: the next one)")
     parser.add_argument("--language", help=f"of texts that come without one, {LANGUAGES}")
@@ -56,32 +60,50 @@ def add(commands: Commands) -> None:
         help="add a signature that returns the attention of so many tokens, for the server's page",
     )
     parser.add_argument("--tflite", action="store_true", help="write a .tflite file for phones")
+    parser.add_argument(
+        "--onnx",
+        action="store_true",
+        help="write an .onnx file that takes token ids, for ONNX Runtime",
+    )
     phone = parser.add_argument_group("with --tflite")
     phone.add_argument(
         "--inputs", choices=("text", "ids"), help="inputs of the model (default: text)"
     )
     phone.add_argument("--quantize", choices=("fp16", "int8", "int8-full"), help="its weights")
     phone.add_argument("--length", type=int, help="maximum number of tokens (default: the task's)")
+    onnx = parser.add_argument_group("with --onnx")
+    onnx.add_argument("--opset", type=int, help="version of ONNX's operations (default: 17)")
 
 
 def run(options: argparse.Namespace) -> None:
     from bertfam_tf import parsing
 
-    kinds = (_FOR_SERVING, _FOR_PHONES)
-    wanted, others = kinds[::-1] if options.tflite else kinds
-    wrong = [name for name in others if getattr(options, name) is not None]
-    if wrong:
-        raise ValueError(f"--{wrong[0]} is for {'SavedModels' if options.tflite else '--tflite'}.")
-    given = {name: getattr(options, name) for name in wanted if getattr(options, name) is not None}
+    if options.tflite and options.onnx:
+        raise ValueError("--tflite and --onnx write different files; choose one of them.")
+    kind = "--tflite" if options.tflite else "--onnx" if options.onnx else "SavedModels"
+    kinds = {"SavedModels": _FOR_SERVING, "--tflite": _FOR_PHONES, "--onnx": _FOR_ONNX}
+    given = {}
+    for owner, names in kinds.items():
+        for name in names:
+            value = getattr(options, name)
+            if value is not None and owner != kind:
+                raise ValueError(f"--{name} is for {owner}.")
+            if value is not None:
+                given[name] = value
+    if options.calibration is not None and options.onnx:
+        raise ValueError("--calibration is for SavedModels and --tflite.")
     if options.calibration is not None:
         # Several texts of an example are separated by tabs.
         lines = parsing.read_text(Path(options.calibration)).splitlines()
         given["calibration"] = [tuple(line.split("\t")) for line in lines]
-    task = loaded_task(options, several=not options.tflite)
+    task = loaded_task(options, several=kind == "SavedModels")
     for each in task.served_tasks().values():
         set_language(each, options)
     if options.tflite:
         print(task.export_tflite(options.directory, **given))
+        return
+    if options.onnx:
+        print(task.export(options.directory, format="onnx", **given))
         return
     from bertfam_tf.export import BatchingOptions
     from bertfam_tf.recipes.directory import METRICS

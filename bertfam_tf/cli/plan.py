@@ -29,7 +29,9 @@ def add(commands: Commands) -> None:
         help="keep only the inputs of blocks (checkpointing), also if the recipe does not",
     )
     parser.add_argument(
-        "--dtype", default="float32", help="float32, mixed_bfloat16 or mixed_float16 (%(default)s)"
+        "--dtype",
+        help="float32, mixed_bfloat16 or mixed_float16 (default: the recipe's train.precision, or "
+        "float32)",
     )
     parser.add_argument(
         "--peak",
@@ -63,7 +65,7 @@ def run(options: argparse.Namespace) -> None:
         tensor_parallel=options.tensor_parallel,
         accumulation=train.accumulation_steps if accumulation is None else accumulation,
         recompute=options.recompute or train.gradient_checkpointing,
-        dtype=options.dtype,
+        dtype=options.dtype or train.precision or "float32",
         peak=options.peak,
         mfu=options.mfu,
         share=options.share,

@@ -1,4 +1,4 @@
-"""Exports whose graph takes raw text and returns answers: SavedModels and ``.tflite`` files."""
+"""Exports: SavedModels and ``.tflite`` files that take raw text, and ``.onnx`` files."""
 
 import sys
 from types import ModuleType
@@ -8,6 +8,7 @@ from bertfam_tf.lazy import lazy
 
 if TYPE_CHECKING:
     from bertfam_tf.export.in_graph_batching import BatchingOptions
+    from bertfam_tf.export.onnx import export_onnx
     from bertfam_tf.export.saved_model import ExportError, export_saved_model
     from bertfam_tf.export.tflite import export_tflite
 
@@ -15,11 +16,18 @@ if TYPE_CHECKING:
 _HOME = {
     "BatchingOptions": "in_graph_batching",
     "ExportError": "saved_model",
+    "export_onnx": "onnx",
     "export_saved_model": "saved_model",
     "export_tflite": "tflite",
 }
 
-__all__ = ["BatchingOptions", "ExportError", "export_saved_model", "export_tflite"]
+__all__ = [
+    "BatchingOptions",
+    "ExportError",
+    "export_onnx",
+    "export_saved_model",
+    "export_tflite",
+]
 
 __getattr__, __dir__ = lazy(__name__, _HOME, __all__)
 

@@ -28,7 +28,7 @@ from bertfam_tf.recipes.reading import expand
 from bertfam_tf.recipes.schema import DistillRecipe, DistillStage
 from bertfam_tf.recipes.splits import Split, open_split
 from bertfam_tf.tasks import Task, storage
-from bertfam_tf.training import engine, replicas, tuning
+from bertfam_tf.training import engine, tuning
 from bertfam_tf.training.settings import DEFAULT_BATCH_SIZE
 from bertfam_tf.user_warnings import new_heads_logged
 
@@ -64,7 +64,7 @@ def distill(recipe: DistillRecipe, *, flops: Flops | None = None) -> dict[str, f
         if done is not None:
             return done
         # A strategy waits for other workers, which end early if the run is finished.
-        with replicas.strategy(recipe.train.strategy).scope():
+        with engine.scope(*(stage.train for stage in recipe.stages)):
             metrics = _run(recipe, directory)
         return metrics if directory.writes else directory.metrics() or {}
 

@@ -17,7 +17,7 @@ from bertfam_tf.recipes.reading import build_section
 from bertfam_tf.recipes.schema import DataConfig, DistillRecipe, MultiTaskRecipe, Recipe
 from bertfam_tf.recipes.splits import open_split, read_split, trainable_task
 from bertfam_tf.tasks.options import names as option_names
-from bertfam_tf.training import engine, replicas, tuning
+from bertfam_tf.training import engine, tuning
 from bertfam_tf.training.learner import Learner
 from bertfam_tf.training.settings import DEFAULT_BATCH_SIZE
 from bertfam_tf.user_warnings import new_heads_logged
@@ -54,7 +54,7 @@ def run(recipe: Recipe, *, flops: Flops | None = None) -> dict[str, float]:
         if done is not None:
             return done
         # A strategy waits for other workers, which end early if the run is finished.
-        with replicas.strategy(recipe.train.strategy).scope():
+        with engine.scope(recipe.train):
             return _run(recipe, directory)
 
 

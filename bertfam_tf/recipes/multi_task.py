@@ -12,7 +12,7 @@ from bertfam_tf.recipes.directory import MODEL, Flops, RunDirectory, run_directo
 from bertfam_tf.recipes.fine_tuning import choose_weights, evaluate, run, task_options
 from bertfam_tf.recipes.schema import MultiTaskRecipe, Recipe
 from bertfam_tf.recipes.splits import Split, open_split, read_split, trainable_task
-from bertfam_tf.training import engine, replicas
+from bertfam_tf.training import engine
 from bertfam_tf.training.settings import DEFAULT_BATCH_SIZE
 from bertfam_tf.user_warnings import new_heads_logged
 
@@ -35,7 +35,7 @@ def run_multi_task(recipe: MultiTaskRecipe, *, flops: Flops | None = None) -> di
         if done is not None:
             return done
         # A strategy waits for other workers, which end early if the run is finished.
-        with replicas.strategy(recipe.train.strategy).scope():
+        with engine.scope(recipe.train):
             return _run(recipe, directory)
 
 

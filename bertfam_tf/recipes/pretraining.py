@@ -20,7 +20,7 @@ from bertfam_tf.recipes.schema import PretrainRecipe
 from bertfam_tf.recipes.sentences import pretrain_on_sentences
 from bertfam_tf.tasks import CausalLM
 from bertfam_tf.text import Tokenizer, load_tokenizer
-from bertfam_tf.training import engine, replicas
+from bertfam_tf.training import engine
 from bertfam_tf.training.stream_lm import StreamLM
 
 
@@ -57,7 +57,7 @@ def pretrain(recipe: PretrainRecipe, *, flops: Flops | None = None) -> dict[str,
         formats = {"stream": _pretrain_on_stream, words.FORMAT: words.pretrain_on_words}
         train = formats.get(recipe.data.format, pretrain_on_sentences)
         # A strategy waits for other workers, which end early if the run is finished.
-        with replicas.strategy(recipe.train.strategy).scope():
+        with engine.scope(recipe.train):
             metrics = train(recipe, directory)
             directory.finish(metrics)
         return metrics if directory.writes else directory.metrics() or {}

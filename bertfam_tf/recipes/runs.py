@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import logging
 import os
@@ -17,6 +16,8 @@ from bertfam_tf.names import unknown
 from bertfam_tf.recipes.directory import HISTORY, METRICS, RECIPE, Flops, flat
 from bertfam_tf.recipes.multi_task import train
 from bertfam_tf.recipes.reading import expand, load_run
+from bertfam_tf.recipes.search_space import Values, combinations
+from bertfam_tf.training.callbacks.best import direction
 from bertfam_tf.training.callbacks.history import History
 
 SEED = "train.seed"
@@ -164,37 +165,58 @@ def draw(runs: Sequence[Run], file: str | Path, metric: str | None = None) -> No
 
 def sweep(
     file: str | Path,
-    values: Mapping[str, Sequence[str]],
+    values: Mapping[str, Values],
     overrides: list[str] | tuple[str, ...] = (),
     *,
+    search: str = "grid",
+    trials: int | None = None,
+    seed: int = 0,
     flops: Flops | None = None,
 ) -> list[Run]:
-    """Runs a recipe of fine-tuning for each combination of values.
+    """Runs a recipe of fine-tuning for each combination of values, or for samples of them.
 
     Each run has its own directory in the recipe's output, named after its values. An interrupted
-    sweep resumes when it is started again.
+    sweep resumes when it is started again, and a random search with more trials continues one with
+    fewer.
 
     Args:
         file: the recipe.
-        values: lists of values, as YAML, by dotted keys, such as ``{"train.seed": ["0", "1"]}``.
+        values: values by dotted keys: lists of YAML, such as ``{"train.seed": ["0", "1"]}``; for a
+            random search also the distributions of ``search_space.values_of``.
         overrides: ``key=value`` for all runs.
+        search, trials, seed: the same as for ``search_space.combinations``.
         flops: the same as for ``RunDirectory``.
 
     Raises:
-        ValueError: if there are no values, or as for ``run``.
+        ValueError: if there are no values, or as for ``combinations`` and ``run``.
     """
     if not values or not all(values.values()):
         raise ValueError("A sweep needs at least one key with values, such as train.seed=0,1,2.")
     base = load_run(file, overrides)
     recipes = []
-    for combination in itertools.product(*values.values()):
-        chosen = [f"{key}={value}" for key, value in zip(values, combination, strict=True)]
-        name = ",".join(item.rpartition(".")[2] for item in chosen).replace("/", "_")
+    for combination in combinations(values, search, trials, seed):
+        pairs = list(zip(values, combination, strict=True))
+        chosen = [f"{key}={value}" for key, value in pairs]
+        names = [f"{key.rpartition('.')[2]}={value}" for key, value in pairs]
+        name = ",".join(names).replace("/", "_")
         output = f"output={json.dumps(f'{base.output}/{name}')}"
         recipes.append(load_run(file, [*overrides, *chosen, output]))
     for recipe in recipes:
         train(recipe, flops=flops)
     return [_read(expand(recipe.output)) for recipe in recipes]
+
+
+def best(runs: Sequence[Run]) -> tuple[str, Run] | None:
+    """Returns the monitored metric and the run with its best value; None if runs lack the metric.
+
+    The metric is ``train.monitor`` of the recipes; higher is better, except for a loss and a
+    perplexity.
+    """
+    metric = runs[0].settings.get("train.monitor")
+    if not isinstance(metric, str) or not all(_is_number(run.metrics.get(metric)) for run in runs):
+        return None
+    sign = direction(metric)
+    return metric, max(runs, key=lambda run: sign * run.metrics[metric])
 
 
 def summary(runs: Sequence[Run]) -> list[list[str]]:

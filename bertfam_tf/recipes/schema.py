@@ -219,12 +219,14 @@ class DistillRecipe(_Yaml):
         for i, stage in enumerate(self.stages):
             if self.augmentation is None and stage.texts == "augmented":
                 raise ValueError(f'stages[{i}].texts: "augmented" needs an augmentation section.')
+        for name in ("strategy", "precision"):
+            values = {str(getattr(stage.train, name)) for stage in self.stages}
+            if len(values) > 1:
+                raise ValueError(
+                    f"train.{name} must be the same in all stages, got "
+                    f"{' and '.join(sorted(values))}."
+                )
         strategies = {stage.train.strategy for stage in self.stages}
-        if len(strategies) > 1:
-            raise ValueError(
-                "train.strategy must be the same in all stages, got "
-                f"{' and '.join(sorted(strategies))}."
-            )
         for stage in self.stages:
             single_process = (("texts", "augmented"), ("teacher_outputs", "cached"))
             for name, value in single_process if "multi_worker" in strategies else ():

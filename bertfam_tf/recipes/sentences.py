@@ -74,7 +74,7 @@ def pretrain_on_sentences(recipe: PretrainRecipe, directory: RunDirectory) -> di
         directory=directory.backup().directory,
         recipe=recipe.to_yaml(),
         callbacks=lambda stage, step: engine.run_callbacks(
-            directory, lambda at: data.texts(stages, at), step, stage
+            directory, settings, lambda at: data.texts(stages, at), step, stage
         ),
         validation_data=lambda i: data.held_out(data.length(stages[i])),
     )

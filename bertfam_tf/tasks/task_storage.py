@@ -127,10 +127,11 @@ class TaskStorage:
         """Writes a SavedModel for TF Serving: ``directory/<version>``, the next one if None.
 
         Args:
-            directory: the model's base path; for ``"litert"`` the file, which ends in ``.tflite``.
+            directory: the model's base path; for ``"litert"`` the file, which ends in ``.tflite``,
+                and for ``"onnx"`` the file, which ends in ``.onnx``.
             version: a number.
-            format: ``"tf_saved_model"``; or ``"litert"``, for which ``export_tflite`` documents the
-                arguments.
+            format: ``"tf_saved_model"``; ``"litert"``, for which ``export_tflite`` documents the
+                arguments; or ``"onnx"``, for which ``bertfam_tf.export.export_onnx`` does.
             **kwargs: ``dtype``, ``calibration``, ``fallback``, ``batching`` and ``metrics``, as
                 ``bertfam_tf.export.export_saved_model`` documents them, and the arguments of this
                 task's ``signatures``.
@@ -139,12 +140,14 @@ class TaskStorage:
             FileExistsError, ValueError, ExportError: as ``export_saved_model`` does.
             ValueError: for another format.
         """
-        from bertfam_tf.export import export_saved_model
+        from bertfam_tf.export import export_onnx, export_saved_model
 
-        one_of("format", format, ("tf_saved_model", "litert"))
-        if format == "litert":
+        one_of("format", format, ("tf_saved_model", "litert", "onnx"))
+        if format != "tf_saved_model":
             if version is not None:
-                raise ValueError(f"version must be None for format='litert', got {version}.")
+                raise ValueError(f"version must be None for format={format!r}, got {version}.")
+            if format == "onnx":
+                return export_onnx(self, directory, **kwargs)
             return self.export_tflite(directory, **kwargs)
         return export_saved_model(self, directory, version=version, **kwargs)
 

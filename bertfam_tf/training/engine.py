@@ -8,7 +8,8 @@ all of them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import reduce
 from typing import Any, NamedTuple, Protocol
 
@@ -17,10 +18,11 @@ import tensorflow as tf
 
 from bertfam_tf.data import TokenBatches, as_value_errors, shuffled_batches
 from bertfam_tf.data.inputs import as_text
-from bertfam_tf.training import optimizers
+from bertfam_tf.training import optimizers, replicas
 from bertfam_tf.training.callbacks.backup import Backup, Clock, remaining
 from bertfam_tf.training.callbacks.best import BestEpoch
 from bertfam_tf.training.callbacks.divergence import StopAtDivergence
+from bertfam_tf.training.callbacks.imported import check_importable, imported
 from bertfam_tf.training.callbacks.time_limit import TimeLimit
 from bertfam_tf.training.learner import Learner
 from bertfam_tf.training.settings import TrainConfig
@@ -95,6 +97,30 @@ class Phase(NamedTuple):
     def total(self) -> int:
         """The number of steps."""
         return self.steps * self.epochs
+
+
+@contextmanager
+def scope(*phases: TrainConfig) -> Iterator[None]:
+    """Enters the strategy and the precision in which a run's models are built and compiled.
+
+    Callbacks that cannot be imported are an error before anything is loaded or written.
+
+    Args:
+        *phases: the ``train`` sections of the run, with the same strategy and precision.
+
+    Raises:
+        ValueError: if a callback cannot be imported.
+    """
+    for phase in phases:
+        check_importable(phase.callbacks)
+    before, precision = keras.config.dtype_policy(), phases[0].precision
+    with replicas.strategy(phases[0].strategy).scope():
+        try:
+            if precision is not None:
+                keras.config.set_dtype_policy(precision)
+            yield
+        finally:
+            keras.config.set_dtype_policy(before)
 
 
 def compile_model(
@@ -223,7 +249,7 @@ def train(
     return fit(
         phase,
         backup,
-        lambda done: run_callbacks(directory, texts, before + done, stage or 0),
+        lambda done: run_callbacks(directory, settings, texts, before + done, stage or 0),
         best_epoch(backup, settings, phase.validation_data),
         time_limit(backup.clock, settings),
         **options,
@@ -264,6 +290,7 @@ def time_limit(clock: Clock, settings: TrainConfig) -> TimeLimit | None:
 
 def run_callbacks(
     directory: Directory,
+    settings: TrainConfig,
     texts: Callable[[int], list[str]],
     step: int,
     stage: int = 0,
@@ -272,11 +299,13 @@ def run_callbacks(
 
     Args:
         directory: the run directory.
+        settings: the ``train`` section of the phase.
         texts: returns the texts of the batch of a step of the run, numbered from 0.
         step: the number of steps of the run that are done.
         stage: the number of the phase.
     """
-    return [StopAtDivergence(texts, step), *directory.logs(step, stage)]
+    own = imported(settings.callbacks)
+    return [StopAtDivergence(texts, step), *own, *directory.logs(step, stage)]
 
 
 def text_passes(

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
+from bertfam_tf.names import truncated_repr
 from bertfam_tf.validation import check, one_of, setting
 
 DEFAULT_BATCH_SIZE = 32
 STRATEGIES = ("none", "mirrored", "multi_worker", "tpu")
 OPTIMIZERS = ("adamw", "adamw_uncorrected", "lamb", "lamb_uncorrected", "muon")
 SCHEDULES = ("linear", "cosine", "constant")
+# Keras' dtype policies.
+PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16", "bfloat16", "float16", "float64")
+CALLBACKS = "train.callbacks"
 
 
 @dataclass(frozen=True)
@@ -53,6 +59,11 @@ class TrainConfig:
         on_divergence: ``stop`` ends the run at a loss that is not finite, with an error that shows
             the texts of its batch; ``skip`` skips batches whose gradients are not finite with a
             warning, and ends the run after several in a row.
+        precision: the Keras dtype policy of model and training, such as ``mixed_bfloat16``; None
+            for Keras' global policy, which is float32 unless something sets another one.
+        callbacks: Keras callbacks by import path, such as ``keras.callbacks.TerminateOnNaN``, or
+            ``{path: {argument: value}}``. They see the logs before the run's own files are written,
+            and start anew in a resumed run. Naming a class executes its module's code.
     """
 
     epochs: int = setting(3, at_least=1)
@@ -80,9 +91,12 @@ class TrainConfig:
     schedule: str = setting("linear", choices=SCHEDULES)
     strategy: str = "none"
     gradient_checkpointing: bool = False
+    precision: str | None = setting(None, choices=PRECISIONS)
+    callbacks: list[Any] = field(default_factory=list)
 
     def __post_init__(self):
         check(self, "train")
+        callback_entries(self.callbacks)
         check_strategy(self.strategy, "train.strategy")
         if self.batch_tokens is None and self.batch_size is None:
             object.__setattr__(self, "batch_size", DEFAULT_BATCH_SIZE)
@@ -134,6 +148,41 @@ class Stage:
             )
         if self.warmup and self.learning_rate is None:
             raise ValueError("stages[i].warmup must be 0 without stages[i].learning_rate.")
+
+
+def callback_entries(callbacks: Sequence[Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Returns the import paths and arguments of a recipe's callbacks, without importing them.
+
+    Args:
+        callbacks: import paths such as ``keras.callbacks.TerminateOnNaN``, or mappings of one path
+            to its arguments.
+
+    Raises:
+        ValueError: if an entry is neither.
+    """
+    found = []
+    for i, entry in enumerate(callbacks):
+        paths = {entry: None} if isinstance(entry, str) else entry
+        if not isinstance(paths, dict) or len(paths) != 1:
+            raise ValueError(
+                f"{CALLBACKS}.{i} must be an import path, or one import path with its arguments, "
+                "such as {keras.callbacks.CSVLogger: {filename: log.csv}}, got "
+                f"{truncated_repr(entry)}."
+            )
+        [(path, arguments)] = paths.items()
+        names = path.split(".") if isinstance(path, str) else []
+        if len(names) < 2 or not all(name.isidentifier() for name in names):
+            raise ValueError(
+                f"{CALLBACKS}.{i} must be the import path of a class, such as "
+                f"keras.callbacks.TerminateOnNaN, got {truncated_repr(path)}."
+            )
+        if not isinstance(arguments, dict | None):
+            raise ValueError(
+                f"The arguments of {path} in {CALLBACKS}.{i} must be a mapping of names to values, "
+                f"got {truncated_repr(arguments)}."
+            )
+        found.append((path, arguments or {}))
+    return found
 
 
 def check_strategy(name: str, where: str = "strategy") -> None:

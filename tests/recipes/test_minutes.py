@@ -12,77 +12,19 @@ from bertfam_tf.checkpoints.safetensors import write
 from bertfam_tf.cli import main
 from bertfam_tf.training.callbacks import time_limit
 from bertfam_tf.training.callbacks.backup import STATE, Backup
+from tests.recipes.kinds import KINDS, recipes, write_files
 from tests.selection import in_full
-
-ROWS = [("a good film", "pos"), ("the bad movie", "neg"), ("it is", "pos"), ("very dull", "neg")]
-TEXT = "\n".join(["The good film. The bad plot!", "It is a film. It is dull.", ""] * 6)
-TRAIN = {"epochs": 9, "batch_size": 2, "backup_steps": 1, "log_steps": 1, "minutes": 1}
-SIZES = dict(hidden_size=16, num_layers=1, num_heads=2, intermediate_size=16)
-ELMO = {"filter_counts": [4, 4, 8], "hidden_size": 16, "cell_size": 16}
-
-
-def _pretraining(tiny, family, objective, format, **others):
-    overrides = ELMO if family == "elmo" else SIZES
-    return {
-        "model": {
-            "family": family,
-            "size": "tiny",
-            "tokenizer": "characters" if family == "elmo" else str(tiny),
-            "overrides": overrides,
-        },
-        "data": {"train": ["text.txt"], "dev": ["text.txt"], "format": format, "length": 16},
-        "objectives": {objective: 1.0},
-        "train": TRAIN,
-        **others,
-    }
-
-
-def _recipes(tiny, smallest):
-    """The command and the recipe of each kind of training."""
-    data = {"train": "rows.tsv", "dev": "rows.tsv"}
-    fine_tuning = {"model": {"path": str(smallest)}, "data": data, "train": TRAIN}
-    stages = [{"steps": 9, "length": 8}, {"steps": 9}]
-    terms = {"logits_error": {}}
-    return {
-        "fine_tuning": ("train", fine_tuning),
-        "several tasks": (
-            "train",
-            {
-                "model": {"path": str(smallest)},
-                "tasks": {name: {"data": data} for name in ("film", "other")},
-                "train": TRAIN,
-            },
-        ),
-        "stream": ("pretrain", _pretraining(tiny, "gpt2", "clm", "stream")),
-        "sentences": ("pretrain", _pretraining(tiny, "bert", "mlm", "full_sentences")),
-        "stages": (
-            "pretrain",
-            _pretraining(tiny, "bert", "mlm", "full_sentences", stages=stages),
-        ),
-        "words": ("pretrain", _pretraining(tiny, "elmo", "bilm", "sentences")),
-        "distillation": (
-            "distill",
-            {
-                "teacher": "teacher/model",
-                "student": {"num_layers": 1, "layers": "none"},
-                "data": data,
-                "stages": [{"terms": terms, "train": TRAIN}] * 2,
-            },
-        ),
-    }
 
 
 @pytest.fixture
 def run(tiny, smallest, tmp_path, monkeypatch):
     """Runs a recipe by its name; a step takes 20 seconds, of which evaluation is not a part."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "text.txt").write_text(TEXT)
-    rows = "".join(f"{text}\t{label}\n" for text, label in ROWS * 4)
-    (tmp_path / "rows.tsv").write_text("text\tlabel\n" + rows)
-    recipes = _recipes(tiny, smallest)
+    write_files(tmp_path)
+    known = recipes(tiny, smallest)
 
     def made(name, output="run", **train):
-        command, recipe = recipes[name]
+        command, recipe = known[name]
         if train:
             recipe = {**recipe, "train": {**recipe["train"], **train}}
         (tmp_path / "recipe.yaml").write_text(json.dumps({**recipe, "output": output}))
@@ -93,9 +35,6 @@ def run(tiny, smallest, tmp_path, monkeypatch):
     ticks = itertools.count(step=20)
     monkeypatch.setattr(time_limit, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
     return made
-
-
-KINDS = ["fine_tuning", "several tasks", "stream", "sentences", "stages", "words", "distillation"]
 
 
 @pytest.mark.extended

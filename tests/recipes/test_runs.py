@@ -19,7 +19,7 @@ RECIPE = {
 
 def _write(folder, seed, rate, accuracy=None):
     folder.mkdir(parents=True)
-    train = {"epochs": 2, "seed": seed, "learning_rate": rate}
+    train = {"epochs": 2, "seed": seed, "learning_rate": rate, "monitor": "loss"}
     (folder / "recipe.yaml").write_text(yaml.safe_dump({**RECIPE, "train": train}))
     lines = ["epoch,loss,val_accuracy,val_loss", "0,1.5,0.4,1.2", "1,1.0,0.5,1.1"]
     (folder / "history.csv").write_text("\n".join(lines) + "\n")
@@ -76,9 +76,13 @@ def test_a_sweep_runs_all_combinations(tmp_path, monkeypatch, capsys):
     over = ["--over", "train.learning_rate=1e-4,2e-4", "--over", "train.seed=0,1"]
     assert cli.main(["sweep", str(file), "train.epochs=2", *over]) == 0
     assert seen == [(0, 1e-4), (1, 1e-4), (0, 2e-4), (1, 2e-4)]
+    lines = capsys.readouterr().out.splitlines()
     names = sorted(path.name for path in (tmp_path / "runs").iterdir())
     assert names[0] == "learning_rate=1e-4,seed=0"
-    lines = capsys.readouterr().out.splitlines()
+    seen.clear()
+    assert cli.main(["sweep", str(file), "--over", "train.learning_rate=0.5,1.5"]) == 0
+    assert (tmp_path / "runs" / "learning_rate=0.5").is_dir()
+    assert (tmp_path / "runs" / "learning_rate=1.5").is_dir()
     assert lines[-1].split() == ["0.0002", "2", "0.05", "(0", "to", "0.1)", "1", "(1", "to", "1)"]
 
 
@@ -88,3 +92,77 @@ def test_invalid_values(over, tmp_path, capsys):
     file.write_text(yaml.safe_dump(RECIPE))
     assert cli.main(["sweep", str(file), "--over", over]) == 2
     assert "--over must be KEY=VALUE,VALUE" in capsys.readouterr().err
+
+
+@pytest.fixture
+def searched(tmp_path, monkeypatch):
+    """A recipe's file, and the runs that a search starts, which end at once."""
+    file = tmp_path / "recipe.yaml"
+    file.write_text(yaml.safe_dump({**RECIPE, "output": str(tmp_path / "runs")}))
+    seen = []
+
+    def run(recipe, flops=None):
+        output = expand(recipe.output)
+        if not (output / "metrics.json").exists():
+            seen.append((recipe.train.learning_rate, recipe.train.batch_size, recipe.train.epochs))
+            _write(output, 0, recipe.train.learning_rate, recipe.train.learning_rate * 100)
+
+    monkeypatch.setattr(runs, "train", run)
+    return file, seen
+
+
+OVER = [
+    *("--over", "train.learning_rate=log_uniform(1e-5, 1e-3)"),
+    *("--over", "train.batch_size=choice(8, 16, 32)"),
+    *("--over", "train.epochs=uniform(2, 4)"),
+]
+
+
+def test_random_search(searched, tmp_path, capsys):
+    """Samples in their ranges, which more trials continue, and which the seed changes."""
+    file, seen = searched
+    search = ["sweep", str(file), *OVER, "--search", "random"]
+    assert cli.main([*search, "--trials", "40", "--seed", "3"]) == 0
+    rates, sizes, epochs = (list(values) for values in zip(*seen, strict=True))
+    assert len(set(seen)) == 40
+    assert all(1e-5 <= rate <= 1e-3 for rate in rates)
+    # Half of the logarithms are below the mean of the bounds' logarithms.
+    assert 10 < sum(rate < 1e-4 for rate in rates) < 30
+    assert (set(sizes), set(epochs)) == ({8, 16, 32}, {2, 3, 4})
+    first = seen[:]
+    assert cli.main([*search, "--trials", "42", "--seed", "3"]) == 0
+    assert seen[:40] == first
+    assert len(seen) == 42
+    assert cli.main([*search, "--trials", "2", "--seed", "4"]) == 0
+    assert not set(seen[42:]) & set(first)
+    printed = capsys.readouterr().out.splitlines()[-1]
+    assert printed.startswith(f"Best loss: 1 in {tmp_path / 'runs'}/learning_rate=")
+
+
+def test_random_search_of_few_combinations(searched):
+    """Trials differ, as far as there are different ones."""
+    file, seen = searched
+    over = ["--over", "train.batch_size=8,16,32", "--over", "train.epochs=uniform(1, 2)"]
+    assert cli.main(["sweep", str(file), *over, "--search", "random", "--trials", "9"]) == 0
+    assert len(seen) == len(set(seen)) == 6
+
+
+@pytest.mark.parametrize(
+    ("over", "options", "message"),
+    [
+        ("train.epochs=uniform(1, 3)", [], "train.epochs has a distribution, which needs random"),
+        ("train.epochs=1,2", ["--search", "random"], "--trials must be given for --search random"),
+        ("train.epochs=1,2", ["--trials", "2"], "--trials must be given for --search random"),
+        ("train.epochs=1,2", ["--search", "random", "--trials", "0"], "trials must be at least 1"),
+        ("train.epochs=log_unifrom(1, 3)", [], "Did you mean 'log_uniform'?"),
+        ("train.epochs=log_uniform(0, 3)", [], "lower bound of train.epochs must be above 0"),
+        ("train.epochs=uniform(3, 1)", [], "upper bound of train.epochs must be above 3"),
+        ("train.epochs=uniform(3)", [], "uniform of train.epochs must have two bounds"),
+        ("train.epochs=choice()", [], "choice of train.epochs must have values"),
+    ],
+)
+def test_invalid_searches(searched, over, options, message, capsys):
+    file, seen = searched
+    assert cli.main(["sweep", str(file), "--over", over, *options]) == 2
+    assert message in capsys.readouterr().err
+    assert not seen

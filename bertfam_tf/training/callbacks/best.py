@@ -24,6 +24,11 @@ _SCORE = "score"
 _log = logging.getLogger(__name__)
 
 
+def direction(metric: str) -> int:
+    """Returns 1 for a metric whose higher values are better; -1 for a loss or a perplexity."""
+    return -1 if metric.endswith(("loss", "perplexity")) else 1
+
+
 class BestEpoch(keras.callbacks.Callback):
     """Keeps the weights of the epoch with the best score, and stops training without improvement.
 
@@ -111,5 +116,5 @@ class BestEpoch(keras.callbacks.Callback):
         files.write(self.directory / VALUES, json.dumps(values))
 
     def _best(self, values: dict[int, float]) -> int:
-        sign = -1 if self.monitor.endswith(("loss", "perplexity")) else 1
+        sign = direction(self.monitor)
         return max(values, key=lambda epoch: (sign * values[epoch], -epoch))
