@@ -195,6 +195,7 @@ def test_convert_a_task(trained, tmp_path, capsys, source):
     assert "--family is for checkpoints" in capsys.readouterr().err
 
 
+@pytest.mark.extended
 def test_options_of_export(trained, tmp_path, monkeypatch):
     given = {}
     monkeypatch.setattr(

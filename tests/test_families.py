@@ -13,7 +13,7 @@ import bertfam_tf as bf
 from bertfam_tf import registry
 from bertfam_tf.models.base import unpadding
 from tests.seeding import seed
-from tests.selection import WIRINGS, in_full, wirings
+from tests.selection import WIRINGS, in_full, only_in, wirings
 from tests.tokens import as_read
 
 # Parameters of the published encoders, with their poolers, as the reference implementation
@@ -336,6 +336,7 @@ def test_a_gradient_in_every_weight(family):
         assert np.abs(tf.convert_to_tensor(gradient)).max() > 0, variable.path
 
 
+@only_in("extended", "xlnet")
 @wired
 def test_keras_file_round_trip(family, tmp_path):
     backbone = _build(family, dropout=0.25)

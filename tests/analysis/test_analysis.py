@@ -166,6 +166,7 @@ def test_importance_is_a_gradient(classifier):
     np.testing.assert_allclose(found.heads[1][1], abs(losses[0] - losses[1]) / 0.02, rtol=0.02)
 
 
+@pytest.mark.extended
 def test_ablation(classifier, tmp_path):
     def score():
         return float(_scores(classifier)[0, 0])

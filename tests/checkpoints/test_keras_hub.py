@@ -231,6 +231,7 @@ def test_damage_is_named(copy, damage):
         bf.load_backbone(copy)
 
 
+@pytest.mark.extended
 def test_convert_takes_the_tokenizer_along(copy, tmp_path):
     assets = copy / "assets" / "tokenizer"
     assets.mkdir(parents=True)

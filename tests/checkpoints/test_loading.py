@@ -344,6 +344,7 @@ def test_tokenizer_and_length_have_to_fit(tiny_copy):
         bf.load_tokenizer(tiny_copy)
 
 
+@pytest.mark.extended
 def test_weights_that_are_read_are_not_drawn_at_random(tiny, tmp_path):
     truncated = keras.initializers.TruncatedNormal
     with mock.patch.object(

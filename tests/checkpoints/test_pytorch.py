@@ -10,6 +10,7 @@ import pytest
 
 import bertfam_tf as bf
 from bertfam_tf.checkpoints import CheckpointError
+from tests.selection import only_in
 
 SINGLE = "pytorch_model.bin"
 INDEX = "pytorch_model.bin.index.json"
@@ -66,6 +67,7 @@ def _equal(found, expected, tolerance=0.0):
         np.testing.assert_allclose(ours.numpy(), theirs.numpy(), tolerance, err_msg=ours.path)
 
 
+@only_in("extended", "True")
 @pytest.mark.parametrize("zipped", [True, False])
 def test_single(tiny, directory, torch, tensors, zipped):
     torch.save(tensors, directory / SINGLE, _use_new_zipfile_serialization=zipped)

@@ -495,6 +495,7 @@ def test_the_unanswerable_of_real_questions(real_data):
     assert sum(not row.label for row in rows) == 3_168
 
 
+@pytest.mark.extended
 def test_tags_of_real_sentences(real_data):
     file = real_data("conll2003/eng.train")
     tags = read_rows(file, format="conll", target=targets.Tags(), iob2=True)

@@ -15,7 +15,7 @@ from bertfam_tf.distill.augmentation_folder import augment
 from bertfam_tf.text import SpecialTokens, load_tokenizer
 from bertfam_tf.text.special_tokens import CLS_A_SEP_SEP
 from bertfam_tf.text.tokenizers.byte_bpe import ByteBPETokenizer, byte_characters
-from tests.selection import in_full
+from tests.selection import in_full, only_in
 
 TEXTS = [
     "The film was not good , playing badly .",
@@ -141,6 +141,7 @@ def _found(text, places):
     return [(data[p.start : p.end].decode(), {c.decode() for c in p.candidates}) for p in places]
 
 
+@only_in("extended", "64")
 @pytest.mark.parametrize("batch_size", in_full([1, 3, 64], [64]))
 def test_candidates_are_those_of_a_plain_reference(task, augmentation, batch_size):
     found = augmentation.replaceable_words(TEXTS[:4], batch_size=batch_size)
@@ -345,6 +346,7 @@ def test_a_text_of_a_pair_is_augmented_beside_the_original_other(augmentation, t
     assert len(set(map(frozenset, drawn))) == 4
 
 
+@pytest.mark.extended
 def test_neither_batches_nor_shards_change_the_copies(augmentation, tmp_path):
     runs = [(1, 2), (64, 2), (2, 1), (3, 100)]
     listed = [

@@ -212,6 +212,7 @@ def test_layers_that_lose_accuracy_stay_in_float(task, card, monkeypatch):
     assert set(layers.in_float) - {"sequence_head/classifier"} == errors.keys() - layers.in_int8
 
 
+@pytest.mark.extended
 def test_a_task_without_layers_for_int8(task, monkeypatch):
     monkeypatch.setattr(int8, "_SMALLEST", 1000)
     with pytest.raises(ValueError, match="TextClassifier has no dense layer that can be computed"):

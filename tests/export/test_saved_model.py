@@ -60,6 +60,7 @@ def _answers(servable, **inputs):
 # Files ------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_files(base, task):
     assert [child.name for child in base.iterdir()] == ["1"]
     assets = base / "1" / "assets"

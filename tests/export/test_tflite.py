@@ -133,6 +133,7 @@ def test_ids_are_answered_as_by_the_keras_model(family, kind, task_of, tmp_path)
             np.testing.assert_allclose(other, small, atol=1e-5 * max(1, np.abs(small).max()))
 
 
+@only_in("extended", "int8")
 @pytest.mark.parametrize("quantize", in_full([None, "int8"], ["int8"]))
 def test_an_encoder_is_one_partition(quantize, task_of, tmp_path):
     """XNNPACK runs all after the embeddings; an operation that it lacks would split the graph."""
@@ -321,6 +322,7 @@ def test_answers_lost_to_quantizing_are_no_export(task_of, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.extended
 def test_operations_without_kernels_are_named(tiny, tmp_path):
     task = _task("classifier", "bert", tiny)
     answer = type(task).answer_ids

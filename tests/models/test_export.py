@@ -20,6 +20,7 @@ def inputs():
     return {"token_ids": IDS, "padding_mask": np.sign(IDS), "segment_ids": np.zeros_like(IDS)}
 
 
+@pytest.mark.extended
 def test_savedmodel(backbone, inputs, tmp_path):
     backbone.export(tmp_path / "model", verbose=False)
     exported = tf.saved_model.load(tmp_path / "model").signatures["serving_default"]

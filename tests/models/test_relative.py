@@ -184,6 +184,7 @@ def test_the_last_token_on_either_side(side):
     assert np.asarray(found)[0].tolist() == expected
 
 
+@pytest.mark.extended
 def test_nothing_leaks_through_a_causal_mask():
     for family in FAMILIES:
         backbone = _build(family)

@@ -274,6 +274,7 @@ def test_other_dtypes_than_of_weights_are_traced_one_by_one(traces):
     assert set(traces) == {"layer_0", "layer_1", "layer_2"}
 
 
+@pytest.mark.extended
 def test_models_are_freed():
     backbone = _build()
     _outputs(backbone, training=False)
@@ -291,6 +292,7 @@ def test_eager_calls_trace_nothing(traces):
     assert traces == ["layer_0", "layer_1", "layer_2", "layer_2"]
 
 
+@pytest.mark.extended
 def test_a_replaced_method_is_called_for_each_block():
     backbone, seen = _build(), []
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 import bertfam_tf as bf
 from bertfam_tf import layers, registry
 from bertfam_tf.models import Backbone, unpadding
-from tests.selection import in_full
+from tests.selection import in_full, only_in
 from tests.tokens import as_read
 
 # Their attention or recurrence needs all positions: they compute padding in either mode.
@@ -110,6 +110,7 @@ def test_the_first_token_is_that_of_the_sequence(family, unpadded):
         np.testing.assert_allclose(outputs["first_token"], wanted, rtol=1e-9, atol=1e-9)
 
 
+@only_in("extended", "bert-True")
 @pytest.mark.parametrize("unpadded", [False, True])
 @pytest.mark.parametrize("family", in_full(bf.families(), ["bert"]))
 def test_outputs_by_name_are_those_of_the_whole(family, unpadded):

@@ -70,6 +70,7 @@ def test_the_loss_by_hand(unpadded):
     assert float(found["bidirectional_lm_accuracy"][0]) == sum(hits)
 
 
+@pytest.mark.extended
 def test_neither_direction_sees_the_word_that_it_predicts():
     backbone, _ = _made()
     inputs, _ = _pack()(tf.constant(SENTENCES[:1]))

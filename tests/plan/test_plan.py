@@ -12,7 +12,7 @@ from bertfam_tf import plan
 from bertfam_tf.cli import main
 from bertfam_tf.plan.stages import StepNetwork, placeholders
 from bertfam_tf.plan.trace import trace
-from tests.selection import in_full
+from tests.selection import in_full, only_in
 
 WIDTH, LAYERS, HEADS, INNER, LENGTH, BATCH, TOKENS = 16, 1, 2, 32, 32, 8, 400
 SMALL = dict(hidden_size=WIDTH, num_layers=LAYERS, num_heads=HEADS, intermediate_size=INNER,
@@ -281,6 +281,7 @@ def test_the_old_name_of_mfu(recipe):
     assert old == plan.Devices(mfu=0.3)
 
 
+@only_in("extended", "changes1-devices1-num_heads must be a multiple of tensor_parallel")
 @pytest.mark.parametrize(
     ("changes", "devices", "message"),
     [

@@ -33,7 +33,7 @@ from bertfam_tf.training.callbacks.history import History
 from bertfam_tf.training.learner import Learner
 from bertfam_tf.training.settings import Stage
 from tests import published
-from tests.selection import in_full
+from tests.selection import in_full, only_in
 
 SMALL = dict(hidden_size=16, num_layers=1, num_heads=2, intermediate_size=16)
 TEXT = "\n".join(
@@ -413,6 +413,7 @@ def test_stages_go_on_in_the_text(recipe, tiny):
     assert rows([Stage(steps=4), Stage(steps=4, length=48)], 5, 1) == longer[12:16]
 
 
+@only_in("extended", "shards")
 @pytest.mark.parametrize("source", in_full(["text", "shards"], ["shards"]))
 def test_static_masks_by_recipe(recipe, examples, tiny, source):
     """`copies` with the shuffling that a recipe has unless it says otherwise."""

@@ -15,7 +15,7 @@ from bertfam_tf import cli, search
 from bertfam_tf.data import read_rows
 from bertfam_tf.files import exclusive_lock
 from bertfam_tf.search.storage import Part, read_description
-from tests.selection import in_full
+from tests.selection import in_full, only_in
 
 WORDS = "a the film plot cast good bad is it of not was".split()
 
@@ -75,6 +75,7 @@ def _unique(scores):
     return np.sort(scores, axis=1)[:, ::-1]
 
 
+@only_in("extended", "float32-1e-05")
 @pytest.mark.parametrize(("precision", "tolerance"), [("float32", 1e-5), ("int8", 0.02)])
 def test_the_nearest_are_those_with_the_largest_cosines(task, built, precision, tolerance):
     pytest.importorskip("faiss")
@@ -90,6 +91,7 @@ def test_the_nearest_are_those_with_the_largest_cosines(task, built, precision, 
             assert hit.score == pytest.approx(cosines[row, place], abs=tolerance)
 
 
+@pytest.mark.extended
 def test_an_index_of_more_than_a_part_with_nothing_chosen(task, tmp_path, capfd):
     """Parts of 1,024 rows, batches of 32 texts in order of their lengths, no prompts."""
     pytest.importorskip("faiss")

@@ -52,6 +52,7 @@ def _by_hand(model, text):
     return losses
 
 
+@pytest.mark.extended
 def test_log_likelihoods_with_the_first_token(model):
     eos = model.tokenizer.special_ids["eos"]
     expected = []

@@ -332,6 +332,7 @@ def test_one_batch_is_no_data_set(reader):
         reader.test_on_batch(["a"], ["maybe"])
 
 
+@pytest.mark.extended
 def test_one_batch_of_packed_ids(reader):
     texts = {name: np.array(x) for name, x in _packed(reader).items()}
     scores = keras.ops.softmax(reader.predict_on_batch(texts))

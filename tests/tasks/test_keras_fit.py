@@ -11,6 +11,7 @@ TEXTS = ["a fine film", "it was dull", "so so", "fine"]
 LABELS = ["positive", "negative", "neutral", "positive"]
 
 
+@pytest.mark.extended
 def test_a_callback_sets_the_rate_of_the_default_optimizer(classifier):
     scheduler = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate / 2)
     history = classifier.fit(TEXTS, LABELS, epochs=2, callbacks=scheduler, verbose=0).history
@@ -22,6 +23,7 @@ def test_a_callback_sets_the_rate_of_the_default_optimizer(classifier):
     assert classifier.optimizer.learning_rate == 0  # a schedule's end
 
 
+@pytest.mark.extended
 def test_a_rate_that_a_schedule_decides_is_refused_before_training(classifier):
     weights = classifier.get_weights()
     plateau = keras.callbacks.ReduceLROnPlateau("loss")
@@ -64,6 +66,7 @@ def test_balanced_class_weights(classifier):
     assert losses[0] == losses[1]
 
 
+@pytest.mark.extended
 def test_class_weights_that_are_refused(classifier, embedder):
     with pytest.raises(ValueError, match="class_weight must be balanced"):
         classifier.fit(TEXTS, LABELS, class_weight="equal")
@@ -74,6 +77,7 @@ def test_class_weights_that_are_refused(classifier, embedder):
         classifier.fit(endless, class_weight="balanced", steps_per_epoch=1)
 
 
+@pytest.mark.extended
 def test_predict_of_nothing(reader, embedder):
     assert reader.predict([]) == reader.predict({"text": []}) == reader.predict(np.array([])) == []
     assert embedder.predict([]).shape == (0, 32)

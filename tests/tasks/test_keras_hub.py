@@ -11,7 +11,7 @@ from tests.checkpoints.test_keras_hub import CASES as BACKBONES
 from tests.checkpoints.test_keras_hub import SMALL
 from tests.checkpoints.test_keras_hub_heads import PIECES, TEXTS
 from tests.parity import relative
-from tests.selection import in_full
+from tests.selection import in_full, only_in
 
 keras_hub = pytest.importorskip("keras_hub")
 LIBRARY = keras_hub.models
@@ -50,6 +50,7 @@ EACH = {
 EACH = {name: case[:2] for name, case in EACH.items() if name != "electra as wide"}
 
 
+@only_in("extended", "bert")
 @pytest.mark.parametrize("case", in_full(EACH, ["bert"]))
 def test_a_backbone_both_ways(case):
     kind, settings = EACH[case]

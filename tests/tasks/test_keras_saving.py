@@ -24,6 +24,7 @@ import sys
 import bertfam_tf
 assert "keras" not in sys.modules
 import keras, numpy as np
+from tests.selection import only_in
 folder = sys.argv[1]
 with np.load(f"{folder}/inputs.npz") as file:
     ids = dict(file)
@@ -61,6 +62,7 @@ def scores(task):
     return np.stack([answer["scores"] for answer in task.predict(TEXTS)])
 
 
+@pytest.mark.extended
 def test_models_load_in_another_process(backbone, task, smallest, tmp_path):
     ids = on_ids(backbone, of_pooled)
     ids.save(tmp_path / "ids.keras")
@@ -78,6 +80,7 @@ def test_models_load_in_another_process(backbone, task, smallest, tmp_path):
     np.testing.assert_allclose(np.load(tmp_path / "task.npy"), scores(task), atol=1e-6)
 
 
+@only_in("extended", "masked_lm")
 @pytest.mark.parametrize("kind", ["sequence", "tokens", "masked_lm"])
 def test_a_functional_model_with_a_head_is_saved_and_cloned(kind, backbone, tmp_path):
     head = heads.build(backbone, kind, None if kind == "masked_lm" else 3)
@@ -130,6 +133,7 @@ def test_tasks_have_configs_and_clones(task):
     np.testing.assert_allclose(clone(inputs), task(inputs), atol=1e-5)  # computes padding
 
 
+@pytest.mark.extended
 def test_a_checkpoint_of_fit_is_a_keras_file(task, tmp_path):
     file = tmp_path / "best.keras"
     checkpoint = keras.callbacks.ModelCheckpoint(str(file), monitor="loss", save_best_only=True)

@@ -40,6 +40,7 @@ def classifier(checkpoint):
     return bf.TextClassifier.from_pretrained(checkpoint, pair=False)
 
 
+@pytest.mark.extended
 def test_rows_are_padded_on_the_left(classifier):
     inputs = classifier.preprocess({"text": np.array(TEXTS, object)})
     mask = inputs["padding_mask"].numpy()

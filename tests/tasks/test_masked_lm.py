@@ -78,6 +78,7 @@ def test_answers_are_those_of_the_whole_logits(task, batch_size):
     _check(task, TEXTS, found)
 
 
+@pytest.mark.extended
 def test_fill_is_predict(task):
     assert task.fill(TEXTS) == task.predict(TEXTS)
     first = task.fill(TEXTS[0], top_k=2)

@@ -41,6 +41,7 @@ def test_rows(reader):
         assert answer["label"] == reader.labels[answer["scores"].argmax()]
 
 
+@pytest.mark.extended
 def test_embeddings(embedder):
     found = embedder.predict(TEXTS)
     assert found.dtype == np.float32
@@ -49,6 +50,7 @@ def test_embeddings(embedder):
     assert np.linalg.norm(found[0] - found[1]) > 1e-2
 
 
+@only_in("extended", "2")
 @pytest.mark.parametrize("batch_size", in_full([1, 2], [2]))
 def test_the_batch_does_not_change_answers(reader, embedder, batch_size):
     alone = np.concatenate([_answer(reader, [text])["scores"] for text in TEXTS])

@@ -202,6 +202,7 @@ def test_labels_are_learnt_saved_and_exported(smallest, tmp_path):
     np.testing.assert_array_equal(found["chosen"], found["scores"] >= 0.25)
 
 
+@only_in("extended", "2")
 @pytest.mark.parametrize(
     ("data", "error"),
     [

@@ -157,6 +157,7 @@ def test_spans_are_not_all_alike(qa):
     assert max(part["end"] - part["start"] for row in rows for part in row["n_best"]) > 8
 
 
+@pytest.mark.extended
 def test_the_batch_does_not_change_answers(qa):
     together = qa.predict((QUESTIONS, CONTEXTS))
     alone = qa.predict((QUESTIONS, CONTEXTS), batch_size=1)

@@ -350,6 +350,7 @@ def test_other_objects_are_no_tables():
 # Labels ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_labels_are_printed_before_training(reader, capsys):
     reader.fit(TEXT, LABEL)
     shown = capsys.readouterr().out
@@ -361,6 +362,7 @@ def test_labels_are_printed_before_training(reader, capsys):
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.extended
 def test_tags_are_printed_before_training(tagger, capsys):
     tagger.fit(WORDS, TAG_IDS, validation_data=(WORDS, TAG_IDS))
     assert capsys.readouterr().out.startswith("Labels: 'O' 3, 'B-PER' 1, 'I-PER' 1.\n")

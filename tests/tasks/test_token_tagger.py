@@ -181,6 +181,7 @@ def test_real_sentences_come_back_word_by_word(tagger, real_data):
         assert [word["start"] for word in row] == (ends - [len(word) for word in words]).tolist()
 
 
+@pytest.mark.extended
 def test_entities_are_parts_of_the_text(tagger):
     for text, row, spans in zip(
         TEXTS, tagger.predict(TEXTS), tagger.entities(TEXTS, batch_size=2), strict=True
@@ -245,6 +246,7 @@ def test_splitting_at_punctuation(smallest, tagger):
 # Labels ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_labels_stand_at_first_pieces_where_context_is_most(tagger):
     rng = np.random.default_rng(2)
     numbers = [rng.integers(0, len(TAGS), len(text.split())) for text in TEXTS]
@@ -295,6 +297,7 @@ def test_the_loss_is_the_mean_over_words(smallest):
     assert found["loss"][0] == pytest.approx(np.mean(weighted), rel=1e-4)
 
 
+@pytest.mark.extended
 def test_evaluate_scores_answers(tagger):
     texts = TEXTS[:4]
     wanted = [[TAGS[(i + len(w)) % 5] for i, w in enumerate(text.split())] for text in texts]

@@ -294,6 +294,7 @@ def xlm(fast_bpe):
     return BPETokenizer.load(fast_bpe)
 
 
+@pytest.mark.extended
 def test_fast_bpe_files(fast_bpe, xlm, tmp_path):
     tokenizer = xlm
     assert tokenizer.vocabulary[:14] == SPECIAL
@@ -320,6 +321,7 @@ def test_fast_bpe_files(fast_bpe, xlm, tmp_path):
     assert BPETokenizer.load(tmp_path).vocab_size == 17
 
 
+@pytest.mark.extended
 def test_moses_offsets(xlm):
     tokenizer = xlm
     texts = ["“Hello”\u200b… «\u00a0World\u00a0». HÉ's\r\n\u3000été", "'", "", "''he'' he"]

@@ -109,6 +109,7 @@ def test_hostile_text(reference, tokenizer):
     assert_equal_to(reference, tokenizer, hostile()[:1_500])
 
 
+@pytest.mark.extended
 def test_every_byte_and_damaged_text(reference, tokenizer):
     every = bytes(range(256))
     cut = "a 中😀é".encode()

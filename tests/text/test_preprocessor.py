@@ -42,6 +42,7 @@ def sequence(backbone, preprocessor):
     return keras.Sequential([keras.Input((), dtype="string"), preprocessor, backbone, head])
 
 
+@pytest.mark.extended
 def test_packs_as_a_task_does(smallest, preprocessor):
     task = bf.TextClassifier.from_pretrained(smallest)
     pairs = {"text": tf.constant(TEXTS), "text_pair": tf.constant(["yes", "no"])}
@@ -64,6 +65,7 @@ def test_symbolic_shapes(smallest, preprocessor):
         preprocessor({"txt": texts})
 
 
+@pytest.mark.extended
 def test_trains_and_is_saved_in_a_sequential_model(sequence, tmp_path):
     model = keras.models.clone_model(sequence)
     model.set_weights(sequence.get_weights())
@@ -77,6 +79,7 @@ def test_trains_and_is_saved_in_a_sequential_model(sequence, tmp_path):
     np.testing.assert_array_equal(loaded.predict(texts), model.predict(texts))
 
 
+@pytest.mark.extended
 def test_exports_a_functional_model(priced, tmp_path):
     directory = bf.export(priced, tmp_path / "priced", metrics={"accuracy": 0.5})
     assert directory == tmp_path / "priced" / "1"

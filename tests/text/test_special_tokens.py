@@ -57,6 +57,7 @@ def test_ids_and_offsets_equal_the_reference(tokenizer):
     assert with_spaces > 500
 
 
+@pytest.mark.extended
 def test_the_end_of_a_row_is_no_space(tokenizer):
     alone = tokenizer.tokenize_with_offsets(["a \t", "<mask>"])
     assert [part.to_list() for part in alone] == [[[9], [5]], [[0], [0]], [[1], [6]]]

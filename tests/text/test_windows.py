@@ -149,6 +149,7 @@ def test_no_documents():
         assert found["token_ids"].shape == (0, 1)
 
 
+@pytest.mark.extended
 def test_in_graphs(tmp_path):
     windows = Windows(XLNET, IDS, 20, 5)
     spec = tf.RaggedTensorSpec([None, None], tf.int32)

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from bertfam_tf.text import SpecialTokens, WordPieceTokenizer
 from bertfam_tf.text.tokenizers.wordpiece import SPECIAL_TOKENS
-from tests.selection import in_full
+from tests.selection import in_full, only_in
 from tests.support import texts
 from tests.support.compare_tokenizers import count_differences
 from tests.support.subjects import bert_reference
@@ -89,6 +89,7 @@ def tokenizer():
     return WordPieceTokenizer(PIECES)
 
 
+@only_in("extended", "-pieces0-covered0")
 @pytest.mark.parametrize(("text", "pieces", "covered"), UNCASED)
 def test_hostile_text(tokenizer, text, pieces, covered):
     ids, starts, ends = tokenizer.tokenize_with_offsets(text)
@@ -152,6 +153,7 @@ def test_special_tokens_may_be_plain_text():
     assert plain.tokenize("[MASK]").numpy().tolist() == [ID["["], ID["mask"], ID["]"]]
 
 
+@pytest.mark.extended
 def test_special_tokens_of_other_shapes():
     pieces = ["<pad>", "<unk>", "<s>", "</s>", "<mask>", "a", "<e1>", "b"]
     special = SpecialTokens(
