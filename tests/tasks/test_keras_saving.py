@@ -11,6 +11,7 @@ import tensorflow as tf
 
 import bertfam_tf as bf
 from bertfam_tf import heads
+from tests.selection import only_in
 
 TEXTS = ["a fine film", "it was dull"]
 LABELS = ["positive", "negative"]
