@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,9 @@ from keras import ops
 from tensorflow.python.framework import op_def_library, op_def_registry
 
 from bertfam_tf import layers
+from bertfam_tf.export.stacked_weights import StackedWeights
 from bertfam_tf.export.substitution import substituted_calls
+from bertfam_tf.layers.attention import merged_projections
 from bertfam_tf.tasks import Task
 
 KERNEL = "_QuantizedMatMul"
@@ -74,6 +76,8 @@ class Int8Layers:
             )
         batches = self._batches = list(batches)
         self._task = task
+        # Where an export stores the weights.
+        self.stacks: StackedWeights | None = None
         dense_layers = [
             layer for layer in task._flatten_layers() if isinstance(layer, keras.layers.Dense)
         ]
@@ -91,6 +95,12 @@ class Int8Layers:
                 f"{type(task).__name__} has no dense layer that can be computed in int8; "
                 "dtype='int8-weights' stores its weights in int8."
             )
+        self._products = {
+            id(attention): product
+            for attention in task._flatten_layers()
+            if isinstance(attention, layers.SelfAttention)
+            and (product := self._merge(attention)) is not None
+        }
         self.in_float = sorted({x.path for x in dense_layers if x not in self._layers})
 
     @property
@@ -101,8 +111,9 @@ class Int8Layers:
     @contextlib.contextmanager
     def substituted(self) -> Iterator[None]:
         """Returns a context in which the layers compute in int8."""
-        trace = _Trace()
+        trace = _Trace(self.stacks)
         calls = {layer: partial(_compute, trace, x) for layer, x in self._layers.items()}
+        merged = partial(self._merged, trace)
         activated = [
             layer
             for layer in {id(x): x for x in self._task._flatten_layers()}.values()
@@ -113,11 +124,40 @@ class Int8Layers:
         for layer, activation in zip(activated, activations, strict=True):
             layer.activation = partial(trace.activate, activation)
         try:
-            with substituted_calls(calls):
+            with substituted_calls(calls), merged_projections(merged):
                 yield
         finally:
             for layer, activation in zip(activated, activations, strict=True):
                 layer.activation = activation
+
+    def weights(self) -> dict[Hashable, np.ndarray]:
+        """Returns the arrays of all products, by key in ``StackedWeights``."""
+        products = [*self._layers.values(), *(product for product, _ in self._products.values())]
+        merged = {id(part) for product, _ in self._products.values() for part in product.parts}
+        weights: dict[Hashable, np.ndarray] = {}
+        for product in products:
+            if id(product) not in merged:
+                weights |= product.weights()
+        return weights
+
+    def _merge(self, attention: layers.SelfAttention) -> tuple[_Int8Dense, bool] | None:
+        """Returns keys and values as one product, with queries if their input is the same, and
+        whether it is without queries; None if they are not in int8."""
+        query, key, value = (
+            self._layers.get(x) for x in (attention.query, attention.key, attention.value)
+        )
+        if key is None or value is None or key.factors is not value.factors:
+            return None
+        if query is None or query.factors is not key.factors:
+            return _Int8Dense.side_by_side([(key, 1.0), (value, 1.0)]), True
+        scale = attention.scale if attention.positions is None else 1.0
+        return _Int8Dense.side_by_side([(query, scale), (key, 1.0), (value, 1.0)]), False
+
+    def _merged(self, trace: _Trace, attention: Any, has_query: bool) -> Callable | None:
+        product, without_queries = self._products.get(id(attention), (None, False))
+        if product is None or without_queries != has_query:
+            return None
+        return lambda x: _with_rows_of(x, product.multiply(trace, trace.quantize(product, x)))
 
     def describe(self) -> dict[str, Any]:
         """Describes the layers for the model card."""
@@ -262,12 +302,40 @@ class _Int8Dense:
         self.ranges = scales * np.float32(_RANGE)
         bias = None if layer.bias is None else ops.convert_to_numpy(layer.bias)
         self.bias = np.zeros(len(scales), "float32") if bias is None else bias
+        self.parts: list[_Int8Dense] = []
 
-    def quantize(self, x: tf.Tensor) -> tf.Tensor:
+    @classmethod
+    def side_by_side(cls, parts: Sequence[tuple[_Int8Dense, float]]) -> _Int8Dense:
+        """Returns one product for layers that share their input, with outputs side by side.
+
+        Args:
+            parts: the layers, and the positive factor of each one's output.
+        """
+        merged = cls.__new__(cls)
+        merged.parts = [dense for dense, _ in parts]
+        merged.layer = merged.parts[0].layer
+        merged.factors = merged.parts[0].factors
+        kernels = [dense.kernel.numpy() for dense in merged.parts]
+        merged.kernel = tf.Variable(np.concatenate(kernels, axis=1), trainable=False)
+        merged.ranges = np.concatenate([dense.ranges * np.float32(x) for dense, x in parts])
+        merged.bias = np.concatenate([dense.bias * np.float32(x) for dense, x in parts])
+        return merged
+
+    def weights(self) -> dict[Hashable, np.ndarray]:
+        """Returns the arrays that the product reads, by key."""
+        return {
+            (id(self), "kernel"): self.kernel.numpy(),
+            (id(self), "bias"): self.bias,
+            (id(self), "high"): self.ranges,
+            (id(self), "low"): -self.ranges,
+            id(self.factors): self.factors,
+        }
+
+    def quantize(self, trace: _Trace, x: tf.Tensor) -> tf.Tensor:
         """Returns the input, float32 (tokens, width), as qint8."""
         limit = float(_LARGEST_INPUT)
         return tf.raw_ops.QuantizeV2(
-            input=x * self.factors,
+            input=x * trace.read(id(self.factors), self.factors),
             min_range=-limit,
             max_range=limit,
             T=tf.qint8,
@@ -276,15 +344,19 @@ class _Int8Dense:
             narrow_range=True,
         ).output
 
-    def multiply(self, x: tf.Tensor, *activation: str) -> tf.Tensor:
+    def multiply(self, trace: _Trace, x: tf.Tensor, *activation: str) -> tf.Tensor:
         """Returns the output for a quantized input, float32 (tokens, units)."""
+        kernel = tf.bitcast(trace.read((id(self), "kernel"), self.kernel), tf.qint8)
+        bias = trace.read((id(self), "bias"), self.bias)
+        low = trace.read((id(self), "low"), -self.ranges)
+        high = trace.read((id(self), "high"), self.ranges)
         limit = tf.constant(_LARGEST_INPUT, tf.float32)
         # There is no Python wrapper of this operation.
         (y,), _ = op_def_library.apply_op(
             KERNEL,
             name="int8_dense",
-            device_inputs=[x, tf.bitcast(self.kernel, tf.qint8), tf.constant(self.bias)],
-            host_inputs=[-limit, limit, tf.constant(-self.ranges), tf.constant(self.ranges)],
+            device_inputs=[x, kernel, bias],
+            host_inputs=[-limit, limit, low, high],
             Tdevice_outputs=[tf.float32],
             Thost_outputs=[],
             T1=tf.qint8,
@@ -308,17 +380,24 @@ class _Int8Dense:
 class _Trace:
     """Tensors of a graph that is traced: layers of one input share its quantized values."""
 
-    def __init__(self) -> None:
+    def __init__(self, stacks: StackedWeights | None = None) -> None:
+        self._stacks = stacks
         # Values include the objects whose identities are the keys, so that these stay unique.
         self._quantized: dict[tuple[int, int, int], tuple] = {}
         self._made: dict[int, tuple[tf.Tensor, Callable[..., tf.Tensor]]] = {}
+
+    def read(self, key: Hashable, weight: Any) -> tf.Tensor:
+        """Returns a weight in the current graph."""
+        if self._stacks is not None and key in self._stacks:
+            return self._stacks.read(key)
+        return tf.convert_to_tensor(weight)
 
     def quantize(self, dense: _Int8Dense, x: tf.Tensor) -> tf.Tensor:
         graph = tf.compat.v1.get_default_graph()
         key = (id(graph), id(x), id(dense.factors))
         if key not in self._quantized:
             rows = x if x.shape.rank == 2 else tf.reshape(x, [-1, x.shape[-1]])
-            self._quantized[key] = (graph, x, dense.quantize(rows))
+            self._quantized[key] = (graph, x, dense.quantize(self, rows))
         return self._quantized[key][-1]
 
     def made(self, y: tf.Tensor, with_activation: Callable[[str], tf.Tensor]) -> tf.Tensor:
@@ -336,13 +415,17 @@ def _compute(trace: _Trace, dense: _Int8Dense, layer: keras.layers.Dense, x: tf.
     quantized = trace.quantize(dense, x)
 
     def output(*activation: str) -> tf.Tensor:
-        y = dense.multiply(quantized, *activation)
-        if x.shape.rank == 2:
-            return y
-        return tf.reshape(y, tf.concat([tf.shape(x)[:-1], y.shape[-1:]], axis=0))
+        return _with_rows_of(x, dense.multiply(trace, quantized, *activation))
 
     y = trace.made(output(), output)
     return y if layer.activation is None else trace.activate(layer.activation, y)
+
+
+def _with_rows_of(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    """Reshapes (tokens, units) to the leading dimensions of the layer's input."""
+    if x.shape.rank == 2:
+        return y
+    return tf.reshape(y, tf.concat([tf.shape(x)[:-1], y.shape[-1:]], axis=0))
 
 
 class _Measured:

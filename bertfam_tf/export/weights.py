@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Literal, NamedTuple, get_args
 
 import keras
@@ -12,8 +12,19 @@ import tensorflow as tf
 from keras import ops
 
 from bertfam_tf.export.int8 import Int8Layers
+from bertfam_tf.export.merged_projections import (
+    SMALL_TABLE,
+    MergedProjections,
+    kernels_in_blocks,
+    mergeable_projections,
+    small_tables,
+)
+from bertfam_tf.export.stacked_weights import GraphCache, StackedWeights
 from bertfam_tf.export.substitution import substituted_calls
 from bertfam_tf.export.text_model import TextModel
+from bertfam_tf.layers.attention import merged_projections
+from bertfam_tf.layers.fused import Product
+from bertfam_tf.models import single_example_branch
 from bertfam_tf.tasks import MultiTask, Task
 from bertfam_tf.validation import one_of
 
@@ -34,9 +45,13 @@ class StoredWeights:
     embedding tables; all computation is in float32. The export is smaller on disk and in memory.
     Each call takes one additional pass over the matrices, which is noticeable for small batches.
 
-    ``"int8"`` stores embedding tables as ``"int8-weights"`` does. Dense layers compute in int8 if
+    ``"int8"`` stores large embedding tables as ``"int8-weights"`` does. Dense layers compute in int8 if
     they keep their accuracy (see ``int8.Int8Layers``); other dense layers, and other matrices, stay
     in float32.
+
+    For small batches, the time to start an operation counts. So weights of equal width are rows of
+    one variable, and in ``"float32"`` and ``"int8"`` the kernels of an attention's queries, keys
+    and values are one matrix, for one product.
 
     Args:
         task: the task to export, or several.
@@ -57,12 +72,39 @@ class StoredWeights:
         self._task = task
         self._layers = layers
         self._stored: dict[int, _StoredWeight] = {}
+        found = list({id(layer): layer for layer in task._flatten_layers()}.values())
+        self._merged: dict[int, MergedProjections] = {}
+        stacked: dict[Hashable, np.ndarray] = {
+            id(variable): variable.numpy()
+            for variable in task.weights
+            if len(variable.shape) == 1 and variable.dtype == "float32"
+        }
         if precision == "float32":
-            return
-        store = {"bfloat16": _to_bfloat16, "int8-weights": _to_int8, "int8": _table_to_int8}[
-            precision
-        ]
-        for variable in task.weights:
+            self._merged = mergeable_projections(found)
+            stacked |= kernels_in_blocks(found, self._merged)
+        if precision in ("float32", "int8"):
+            stacked |= small_tables(found)
+        if layers is not None:
+            stacked |= layers.weights()
+        self._stacks = StackedWeights(stacked)
+        if layers is not None:
+            layers.stacks = self._stacks
+        for merged in self._merged.values():
+            if merged.key in self._stacks:
+                merged.stored = merged.key
+        # Exported graphs drop no values.
+        self._unread = {
+            id(layer.seed_generator.state)
+            for layer in found
+            if isinstance(layer, keras.layers.Dropout) and hasattr(layer, "seed_generator")
+        }
+        stores: dict[str, Callable] = {
+            "bfloat16": _to_bfloat16,
+            "int8-weights": _to_int8,
+            "int8": _table_to_int8,
+        }
+        store = stores.get(precision)
+        for variable in task.weights if store else ():
             if len(variable.shape) > 1 and variable.dtype == "float32":
                 stored = store(variable)
                 if stored is not None:
@@ -78,11 +120,14 @@ class StoredWeights:
             and id(layer._embeddings) in self._stored
             and not getattr(layer, "lora_enabled", False)
         }
+        scope = _SubstituteScope(self._stored, self._stacks, self._merged, self._unread)
         with contextlib.ExitStack() as stack:
-            if self._stored:
-                stack.enter_context(_SubstituteScope(self._stored))
-                stack.enter_context(substituted_calls(tables))
-            if self._layers is not None:
+            stack.enter_context(single_example_branch())
+            stack.enter_context(scope)
+            stack.enter_context(substituted_calls(tables))
+            if self._layers is None:
+                stack.enter_context(merged_projections(scope.merged))
+            else:
                 stack.enter_context(self._layers.substituted())
             yield
 
@@ -122,7 +167,8 @@ def _is_table(variable: Any) -> bool:
 
 
 def _table_to_int8(variable: Any) -> _StoredWeight | None:
-    return _to_int8(variable) if _is_table(variable) else None
+    large = variable.shape[0] > SMALL_TABLE
+    return _to_int8(variable) if _is_table(variable) and large else None
 
 
 def _to_int8(variable: Any) -> _StoredWeight | None:
@@ -138,18 +184,67 @@ def _to_int8(variable: Any) -> _StoredWeight | None:
 class _SubstituteScope(keras.StatelessScope):
     """A scope in which Keras variables have substituted values, computed once for each graph."""
 
-    def __init__(self, stored: dict[int, _StoredWeight]):
+    def __init__(
+        self,
+        stored: dict[int, _StoredWeight],
+        stacks: StackedWeights,
+        merged: dict[int, MergedProjections],
+        unread: set[int],
+    ):
         super().__init__()
         self._stored = stored
+        self._stacks = stacks
+        self._merged = merged
+        self._unread = unread
         self._graph = tf.compat.v1.get_default_graph()
-        self._read: dict[int, tf.Tensor] = {}
+        self._cache = GraphCache()
+        self._replaced: dict[int, MergedProjections] = {}
+        for projections in merged.values():
+            if projections.stored is not None:
+                self._replaced |= dict.fromkeys(projections.replaced, projections)
 
     def get_current_value(self, variable: Any) -> Any:
         key = id(variable)
-        if key not in self._stored:
-            return super().get_current_value(variable)
-        if key not in self._read:
+        if key in self._stored:
             # In the outer graph: the body of a loop would dequantize in every iteration.
             with self._graph.as_default():
-                self._read[key] = self._stored[key].dequantize()
-        return self._read[key]
+                return self._cache.get((key,), self._stored[key].dequantize)
+        if key in self._replaced:
+            merged = self._replaced[key]
+            kernel = self._kernel(merged)
+            kernels = self._cache.get((id(merged),), lambda: merged.separate(kernel))
+            return kernels[key]
+        if key in self._stacks:
+            return self._stacks.read(key)
+        if key in self._unread:
+            zeros = lambda: tf.zeros(variable.shape, variable.dtype)  # noqa: E731
+            return self._cache.get((key,), zeros)
+        return super().get_current_value(variable)
+
+    def merged(self, attention: Any, has_query: bool) -> Product | None:
+        """Returns the argument ``merged`` of an attention; None for separate products."""
+        merged = self._merged.get(id(attention))
+        if merged is None:
+            return None
+        if merged.stored is None:
+            with tf.init_scope():
+                kernel = merged.kernel(has_query)
+                merged.stored = tf.Variable(kernel, trainable=False, name="query_key_value")
+            merged.has_query = has_query
+            self._replaced |= dict.fromkeys(merged.replaced, merged)
+
+        def product() -> Product:
+            bias = None
+            if merged.has_bias and merged.bias_key in self._stacks:
+                bias = self._stacks.read(merged.bias_key)
+            elif merged.has_bias:
+                bias = merged.bias_of_parts()
+            return merged.product(self._kernel(merged), bias, has_query)
+
+        return self._cache.get((id(merged), has_query), product)
+
+    def _kernel(self, merged: MergedProjections) -> tf.Tensor:
+        if isinstance(merged.stored, tf.Variable):
+            variable = merged.stored
+            return self._cache.get((id(variable),), lambda: tf.convert_to_tensor(variable))
+        return self._stacks.read(merged.stored)

@@ -59,6 +59,7 @@ from bertfam_tf.layers.tracing import recomputation
 from bertfam_tf.layers.unpadding import (
     AttentionGroups,
     RealTokens,
+    SingleExample,
     TokenLayout,
     first_tokens,
     pad,
@@ -104,6 +105,7 @@ __all__ = [
     "ScalarMix",
     "SegmentScores",
     "SelfAttention",
+    "SingleExample",
     "SinusoidalEmbedding",
     "SplitRows",
     "TokenLayout",

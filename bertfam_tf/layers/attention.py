@@ -4,7 +4,10 @@ The order is: projections, split into heads, positions, scores, mask, probabilit
 merge of heads. An optional sublayer that is None adds no operation to the graph.
 """
 
-from collections.abc import Callable
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import keras
 from keras import ops
@@ -12,7 +15,39 @@ from keras import ops
 from bertfam_tf.layers.fused import Dense, take
 from bertfam_tf.layers.initializers import normal
 from bertfam_tf.layers.masks import score_bounds
-from bertfam_tf.layers.unpadding import heads_by_group, in_order, pad, tokens_of_groups, unpad
+from bertfam_tf.layers.unpadding import (
+    SingleExample,
+    heads_by_group,
+    in_order,
+    pad,
+    projections_by_group,
+    tokens_of_groups,
+    unpad,
+)
+
+_SCOPE = threading.local()
+
+
+@contextlib.contextmanager
+def merged_projections(merged: Callable[[Any, bool], Callable | None]) -> Iterator[None]:
+    """Returns a scope in which blocks compute the projections of their input as one product.
+
+    Args:
+        merged: a function of a block's attention, and of whether the block gets a ``query``. It
+            returns the argument ``merged`` of the attention, or None for separate products.
+    """
+    _SCOPE.merged = merged
+    try:
+        yield
+    finally:
+        _SCOPE.merged = None
+
+
+def merged_arguments(attention: Any, has_query: bool) -> dict[str, Any]:
+    """Returns the argument of ``attention`` by which ``merged_projections`` merges products."""
+    merged = getattr(_SCOPE, "merged", None)
+    product = None if merged is None else merged(attention, has_query)
+    return {} if product is None else {"merged": product}
 
 
 def attention_probabilities(scores, attention_mask=None):
@@ -165,16 +200,19 @@ class _DotProductAttention(Attention):
             self.positions.build((None, self.num_heads, None, self.head_size))
         self._build_gate()
 
-    def _scores(self, query, key, positions=None):
+    def _scores(self, query, key, positions=None, scaled=False):
         bias = None
         if self.positions is not None:
             query, key, bias = self.positions(query, key, positions)
         key = ops.transpose(key, (0, 1, 3, 2))  # (batch, heads, head size, keys)
-        scores = ops.matmul(query * self.scale, key)  # (batch, heads, queries, keys)
+        query = query if scaled else query * self.scale
+        scores = ops.matmul(query, key)  # (batch, heads, queries, keys)
         return scores if bias is None else scores + bias
 
-    def _attend(self, query, key, value, attention_mask, positions, training, layout=None):
-        scores = self._scores(query, key, positions)
+    def _attend(
+        self, query, key, value, attention_mask, positions, training, layout=None, scaled=False
+    ):
+        scores = self._scores(query, key, positions, scaled)
         context = self._context(scores, value, attention_mask, training)
         return self.output_dense(_tokens_of_heads(context, layout)), scores
 
@@ -211,6 +249,9 @@ class SelfAttention(_DotProductAttention):
         groups: from ``AttentionGroups``, to compute attention by groups of examples, with their
             masks in place of ``attention_mask``; None to compute the batch at once. Only with
             ``layout``, and not together with ``positions``.
+        merged: a function of ``x`` to queries, keys and values side by side, or to keys and values
+            with ``query``, in place of the separate dense layers. Queries are scaled, except in
+            attention with positions. It has no effect together with ``value``.
         return_scores: whether to return the scores.
 
     Returns:
@@ -259,19 +300,37 @@ class SelfAttention(_DotProductAttention):
         query=None,
         layout=None,
         groups=None,
+        merged=None,
         return_scores=True,
         training=None,
     ):
         if self.positions is not None and (query is not None or groups is not None):
             raise ValueError("Attention with positions accepts neither query nor groups.")
         single = query is not None  # query for each example
-        query = self.query(query if single else x)
-        key, value = self.key(x), self.value(x if value is None else value)
+        if merged is not None and value is None:
+            projected = merged(x)
+            count = 2 if single else 3
+        else:
+            projected = (self.key(x), self.value(x if value is None else value))
+            projected = projected if single else (self.query(x), *projected)
+            count = 1
+        query = self.query(query) if single else None
+        unmasked = isinstance(layout, SingleExample) and attention_mask is None
+        if unmasked and self.positions is None:
+            context, scores = self._single_example(projected, count, query, training)
+            output = self.output_dense(context)
+            return (output, scores) if return_scores else (output,)
         output = None
         if groups is not None:
-            output = self.output_dense(self._by_group(query, key, value, groups, single, training))
+            context = self._by_group(projected, count, query, groups, training)
+            output = self.output_dense(context)
             if not return_scores:
                 return (output,)
+        scaled = count == 3 and self.positions is None
+        if count > 1:
+            projected = ops.split(projected, count, axis=-1)
+        key, value = projected[-2:]
+        query = query if single else projected[0]
         # each (batch, heads, length or 1, head size)
         key, value = (
             _heads_of_tokens(projected, self.num_heads, layout) for projected in (key, value)
@@ -281,31 +340,64 @@ class SelfAttention(_DotProductAttention):
         else:
             query = _heads_of_tokens(query, self.num_heads, layout)
         if output is not None:
-            return output, self._scores(query, key)
+            return output, self._scores(query, key, scaled=scaled)
         layout = None if single else layout
         output, scores = self._attend(
-            query, key, value, attention_mask, positions, training, layout
+            query, key, value, attention_mask, positions, training, layout, scaled
         )
         output = output[:, 0] if single else output
         return (output, scores) if return_scores else (output,)
 
-    def _by_group(self, query, key, value, groups, single, training):
-        """Computes the context of unpadded queries, (tokens, heads · head size) or as ``query``."""
-        query = query * self.scale
-        if single:
-            query = ops.reshape(query, (-1, self.num_heads, 1, self.head_size))
-            queries = [take(query, group.examples) for group in groups]
+    def _by_group(self, projected, count, query, groups, training):
+        """Computes the context of unpadded queries, (tokens, heads · head size) or as ``query``.
+
+        Args:
+            projected: (tokens, ``count`` · heads · head size) from ``merged``, or with a ``count``
+                of 1 a tuple of separate tensors.
+            query: a query for each example, (batch, heads · head size); None if it is the first of
+                ``projected``.
+        """
+        if count > 1:
+            projected = zip(*projections_by_group(projected, groups, count), strict=True)
         else:
-            queries = heads_by_group(query, groups)
-        keys, values = heads_by_group(key, groups), heads_by_group(value, groups)
+            if query is None:
+                projected = (projected[0] * self.scale, *projected[1:])
+            projected = [heads_by_group(x, groups) for x in projected]
+        if query is None:
+            queries, keys, values = projected
+        else:
+            query = ops.reshape(query * self.scale, (-1, self.num_heads, 1, self.head_size))
+            queries = [take(query, group.examples) for group in groups]
+            keys, values = projected
         contexts = [
             self._context(ops.matmul(q, ops.transpose(k, (0, 1, 3, 2))), v, group.bounds, training)
             for q, k, v, group in zip(queries, keys, values, groups, strict=True)
         ]
-        if not single:
+        if query is None:
             return tokens_of_groups(contexts, groups)
         context = in_order(contexts, groups)  # (batch, heads, 1, head size)
         return ops.reshape(context, (-1, self.num_heads * self.head_size))
+
+    def _single_example(self, projected, count, query, training):
+        """Computes context and scores of one example without a mask; arguments as ``_by_group``."""
+        projected = [projected] if count > 1 else projected
+        tensors = []
+        for x in projected:
+            x = ops.reshape(x, (-1, count, self.num_heads, self.head_size))
+            # By projection first, so that each is contiguous.
+            tensors += ops.unstack(ops.transpose(x, (1, 2, 0, 3)), count)
+        if query is not None:
+            tensors.insert(0, ops.reshape(query, (self.num_heads, 1, self.head_size)))
+        query, key, value = tensors  # (heads, length, head size)
+        query = query if count == 3 else query * self.scale
+        scores = ops.matmul(query, ops.transpose(key, (0, 2, 1)))  # (heads, queries, keys)
+        if self.gate is None:
+            context = self._context(scores, value, None, training)
+        else:
+            context = self._context(ops.expand_dims(scores, 0), value, None, training)[0]
+        context = ops.transpose(context, (1, 0, 2))  # (queries, heads, head size)
+        context = ops.reshape(context, (-1, self.num_heads * self.head_size))
+        return context, ops.expand_dims(scores, 0)
 
 
 class Projections(keras.layers.Layer):

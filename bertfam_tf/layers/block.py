@@ -4,7 +4,7 @@ from typing import Literal
 
 import keras
 
-from bertfam_tf.layers.attention import Projections
+from bertfam_tf.layers.attention import Projections, merged_arguments
 from bertfam_tf.layers.fused import LayerNormalization
 from bertfam_tf.layers.tracing import call_once_traced
 
@@ -89,6 +89,7 @@ class TransformerBlock(keras.layers.Layer):
         options |= {"attention_mask": attention_mask, "query": query, "training": training}
         if not return_scores:
             options["return_scores"] = False
+        options |= merged_arguments(self.attention, query is not None)
         return call_once_traced(self, "_call", x, **options)
 
     def projections(self, **kwargs):

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from bertfam_tf.layers.fused import take
 from bertfam_tf.layers.initializers import normal
 from bertfam_tf.layers.masks import check_length
 
@@ -20,9 +21,7 @@ class Embedding(keras.layers.Embedding):
         return super().add_weight(*args, autocast=False, **kwargs)
 
     def call(self, inputs):
-        if _selects(self.embeddings):
-            return look_up(self, self.embeddings, inputs)
-        return super().call(inputs)
+        return look_up(self, self.embeddings, ops.cast(inputs, "int32"))
 
 
 def add_table(layer: keras.layers.Layer, shape: tuple, name: str, **kwargs: Any) -> keras.Variable:
@@ -47,7 +46,7 @@ def look_up(layer: keras.layers.Layer, table: Any, ids: Any) -> Any:
     each token's to one of these rows, which GPUs do one after the other.
     """
     if not _selects(table):
-        return ops.cast(ops.take(table, ids, axis=0), layer.compute_dtype)
+        return ops.cast(take(table, ids), layer.compute_dtype)
     table = ops.convert_to_tensor(table)
     ids = ops.expand_dims(ids, -1)
     rows = table[0]

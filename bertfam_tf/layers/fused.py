@@ -7,7 +7,7 @@ the same as for Keras' layers, which do the computation on other backends and fo
 not matrices.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 from keras import ops
@@ -84,15 +84,40 @@ def scan(step: Any, state: tuple, inputs: tuple) -> tuple[Any, tuple]:
     return result[1].stack(), result[2:]
 
 
+class Product(NamedTuple):
+    """A matrix product whose weights are tensors.
+
+    Fields:
+        kernel: (width, units).
+        bias: (units,), or None.
+
+    Call:
+        x: (…, width).
+
+    Returns:
+        (…, units).
+    """
+
+    kernel: Any
+    bias: Any = None
+
+    def __call__(self, x: Any) -> Any:
+        if self.bias is None:
+            return ops.matmul(x, self.kernel)
+        if not _fuses(x):
+            return ops.matmul(x, self.kernel) + self.bias
+        import tensorflow as tf
+
+        return tf.nn.bias_add(ops.matmul(x, self.kernel), self.bias)
+
+
 class Dense(keras.layers.Dense):
     """``keras.layers.Dense``; arguments and call are the same."""
 
     def call(self, x, training=None):
         if self.bias is None or self.quantization_mode is not None or not _fuses(x):
             return super().call(x, training=training)
-        import tensorflow as tf
-
-        x = tf.nn.bias_add(ops.matmul(x, self.kernel), ops.convert_to_tensor(self.bias))
+        x = Product(self.kernel, ops.convert_to_tensor(self.bias))(x)
         return x if self.activation is None else self.activation(x)
 
     def quantize(self, mode=None, type_check=True, config=None):

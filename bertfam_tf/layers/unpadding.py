@@ -47,6 +47,10 @@ class TokenLayout(NamedTuple):
     hidden: Any
 
 
+class SingleExample(NamedTuple):
+    """The layout of a batch of one example without padding, whose tokens are (length, …)."""
+
+
 class RealTokens(keras.layers.Layer):
     """The layout of a padded batch.
 
@@ -226,6 +230,20 @@ def _edges(counts):
     return take(starts, ops.stack([0, *edges]))
 
 
+def projections_by_group(x, groups: Sequence[AttentionGroup], count: int):
+    """Gathers ``count`` projections of each token, side by side in (tokens, count · width).
+
+    Returns:
+        For each group a list of ``count`` tensors (size, heads, longest, head size).
+    """
+    heads = groups[0].to_group.shape[1]
+    size = x.shape[-1] // (count * heads)
+    x = ops.reshape(x, (-1, size))
+    # By projection first, so that each is contiguous.
+    head = ops.reshape(ops.arange(count * heads, dtype="int32"), (count, 1, heads, 1))
+    return [ops.unstack(take(x, group.to_group[:, :1] * count + head), count) for group in groups]
+
+
 def heads_by_group(x, groups: Sequence[AttentionGroup]):
     """Gathers (tokens, heads · head size) into (size, heads, longest, head size) for each group.
 
@@ -275,25 +293,30 @@ def in_order(x: Sequence[Any], groups: Sequence[AttentionGroup]):
     return take(ops.concatenate(x, axis=0), ops.argsort(examples))
 
 
-def unpad(x, layout: TokenLayout | None):
+def unpad(x, layout: TokenLayout | SingleExample | None):
     """Converts (batch, length, …) to (tokens, …); does nothing if the layout is None."""
     if layout is None:
         return x
-    return take(ops.reshape(x, (-1, *x.shape[2:])), layout.positions)
+    x = ops.reshape(x, (-1, *x.shape[2:]))
+    return x if isinstance(layout, SingleExample) else take(x, layout.positions)
 
 
-def first_tokens(x, layout: TokenLayout | None):
+def first_tokens(x, layout: TokenLayout | SingleExample | None):
     """Selects each example's first position: (batch, length, …) or (tokens, …) to (batch, …)."""
+    if isinstance(layout, SingleExample):
+        return ops.slice(x, (0, 0), (1, x.shape[-1]))
     return x[:, 0] if layout is None else take(x, layout.tokens[:, 0])
 
 
-def pad(x, layout: TokenLayout | None):
+def pad(x, layout: TokenLayout | SingleExample | None):
     """Converts (tokens, …) to (batch, length, …), with zeros at padding.
 
     ``x`` itself if the layout is None.
     """
     if layout is None:
         return x
+    if isinstance(layout, SingleExample):
+        return ops.expand_dims(x, 0)
     return _Pad()(x, layout) if keras.utils.is_keras_tensor(x) else _pad(x, layout)
 
 

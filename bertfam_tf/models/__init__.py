@@ -12,7 +12,7 @@ from typing import Any
 import keras
 
 from bertfam_tf import registry
-from bertfam_tf.models.base import Backbone, Config, unpadding
+from bertfam_tf.models.base import Backbone, Config, single_example_branch, unpadding
 from bertfam_tf.models.parts import Parts
 from bertfam_tf.names import unknown
 from bertfam_tf.registry import families
@@ -25,6 +25,7 @@ __all__ = [
     "config_of",
     "count_parameters",
     "families",
+    "single_example_branch",
     "unpadding",
 ]
 

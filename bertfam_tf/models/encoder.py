@@ -82,6 +82,9 @@ def embed(
         (batch, length, width), or (tokens, width) where the wiring is unpadded.
     """
     layout = parts.layout(tensors["padding_mask"])
+    # The embeddings of a single example are those of a batch without padding, up to the norm.
+    single = layout if isinstance(layout, layers.SingleExample) else None
+    layout = None if single is not None else layout
     if layout is not None and positions is not None and position_ids is None:
         position_ids = ops.cumsum(ops.ones_like(tensors["token_ids"]), axis=1) - 1
     if tokens is None:
@@ -104,6 +107,7 @@ def embed(
         x = x + embedding(x, None if position_ids is None else layers.unpad(position_ids, layout))
     for summand in more:
         x = x + layers.unpad(summand, layout)
+    x = layers.unpad(x, single)
     x = parts("embedding_norm", norm, config)(x)
     return parts("embedding_dropout", keras.layers.Dropout, config.dropout)(x)
 
@@ -258,6 +262,9 @@ def encode(
         everywhere = {"attention_mask": layers.attention_mask_from_padding(padding_mask)}
         call_with = lambda index: everywhere  # noqa: E731
     layout = parts.layout(padding_mask)
+    single = isinstance(layout, layers.SingleExample)
+    if plain and single:
+        everywhere = {"attention_mask": None}
     mask = layers.unpad(padding_mask, layout)
     groups: dict[int, Any] = {}
 
@@ -265,7 +272,7 @@ def encode(
         given = dict(call_with(index))
         if layout is not None:
             given["layout"] = layout
-        if layout is not None and plain:
+        if layout is not None and plain and not single:
             heads = blocks[index].attention.num_heads
             if heads not in groups:
                 name = f"attention_groups_{heads}"

@@ -5,7 +5,7 @@ from typing import Any
 
 import keras
 
-from bertfam_tf.layers import RealTokens, TokenLayout
+from bertfam_tf.layers import RealTokens, SingleExample, TokenLayout
 from bertfam_tf.names import unknown
 
 
@@ -20,6 +20,8 @@ class Parts(Mapping[str, keras.layers.Layer]):
         dtype: the dtype policy of new layers; None for Keras' global one.
         unpadded: whether to wire layers so that they compute real tokens only, where the family
             can; weights and outputs are the same.
+        single_example: whether to wire layers for batches of one example without padding, where
+            the family can compute real tokens only.
         outputs: the names of the outputs that the model has; None for all.
 
     Attributes:
@@ -35,10 +37,12 @@ class Parts(Mapping[str, keras.layers.Layer]):
         dtype: Any = None,
         *,
         unpadded: bool = False,
+        single_example: bool = False,
         outputs: Collection[str] | None = None,
     ):
         self._layers = dict(layers or {})
         self.unpadded = unpadded
+        self.single_example = single_example
         self.can_unpad = False
         self.outputs = outputs
         self._layouts: dict[int, TokenLayout] = {}
@@ -61,13 +65,15 @@ class Parts(Mapping[str, keras.layers.Layer]):
         """Returns whether one of these outputs was requested by name, not just as one of all."""
         return self.outputs is not None and not set(outputs).isdisjoint(self.outputs)
 
-    def layout(self, padding_mask: Any) -> TokenLayout | None:
+    def layout(self, padding_mask: Any) -> TokenLayout | SingleExample | None:
         """Returns where the real tokens are; None where the wiring is padded.
 
         Args:
             padding_mask: (batch, length).
         """
         self.can_unpad = True
+        if self.single_example:
+            return SingleExample()
         if not self.unpadded:
             return None
         if id(padding_mask) not in self._layouts:

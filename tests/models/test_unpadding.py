@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import bertfam_tf as bf
 from bertfam_tf import layers, registry
-from bertfam_tf.models import Backbone, unpadding
+from bertfam_tf.models import Backbone, single_example_branch, unpadding
 from tests.selection import in_full, only_in
 from tests.tokens import as_read
 
@@ -74,6 +74,38 @@ def test_outputs_and_gradients_are_those_of_the_padded_model(family, mask):
     assert backbone.parts.can_unpad == (family not in PADDED)
     # No second wiring of a family that computes padding in either mode.
     assert backbone._variant.cache_info().currsize == (family not in PADDED)
+
+
+@pytest.mark.parametrize("family", in_full(bf.families(), ["bert"]))
+def test_single_examples_have_a_branch_of_their_own(family):
+    backbone = _build(family)
+    names = [name for name in backbone.output if name not in ("cache", "memory")]
+
+    def outputs(given):
+        return backbone(given, outputs=names)
+
+    given = _given(backbone, np.ones((2, 6), bool))
+    specs = {name: tf.TensorSpec([None, *np.shape(x)[1:]], "int32") for name, x in given.items()}
+    with unpadding(True):
+        plain = tf.function(outputs, autograph=False).get_concrete_function(specs)
+        with single_example_branch():
+            branched = tf.function(outputs, autograph=False).get_concrete_function(specs)
+    conditions = [op for op in branched.graph.get_operations() if op.type in ("If", "StatelessIf")]
+    assert len(conditions) == (family not in PADDED)
+    for op in conditions:
+        # Neither groups of examples nor positions of real tokens.
+        single, batch = (
+            branched.graph._get_function(op.get_attr(name).name).graph
+            for name in ("then_branch", "else_branch")
+        )
+        assert len(single.get_operations()) < 0.7 * len(batch.get_operations())
+        assert not any(each.type == "Where" for each in single.get_operations())
+    masks = {"one": MASKS["none"][:1], "padded": MASKS["right"][1:2], "two": MASKS["none"][:2]}
+    for mask in masks.values():
+        given = {n: tf.constant(x, "int32") for n, x in _given(backbone, mask).items()}
+        found = zip(tf.nest.flatten(branched(given)), tf.nest.flatten(plain(given)), strict=True)
+        for one, other in found:
+            np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("family", in_full(["bert", "modernbert", "deberta"], ["modernbert"]))

@@ -25,7 +25,6 @@ import sys
 import bertfam_tf
 assert "keras" not in sys.modules
 import keras, numpy as np
-from tests.selection import only_in
 folder = sys.argv[1]
 with np.load(f"{folder}/inputs.npz") as file:
     ids = dict(file)

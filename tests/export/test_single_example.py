@@ -1,0 +1,88 @@
+"""Exports that answer one text, in a branch without masks, gathers and groups of examples."""
+
+import numpy as np
+import pytest
+
+import bertfam_tf as bf
+from bertfam_tf.export.runtime import load
+from tests.selection import only_in
+from tests.support.executed import executed
+
+TEXTS = ["the film was good", "a dull , unhappy cast", "good " * 20, "not [MASK] bad", "", "film"]
+
+
+def _objects(texts):
+    return np.array([text.encode() for text in texts], object)
+
+
+def _perturbed(task):
+    for i, variable in enumerate(task.weights):
+        if "seed" not in variable.path:
+            noise = np.random.default_rng(i).normal(0, 0.1, variable.shape)
+            variable.assign_add(noise.astype("float32"))
+    return task
+
+
+@pytest.fixture(scope="module")
+def task(smallest):
+    return _perturbed(bf.TextClassifier.from_pretrained(smallest, pair=False))
+
+
+@pytest.fixture(scope="module", params=["float32", "int8"])
+def exported(request, task, tmp_path_factory):
+    options = dict(calibration=TEXTS) if request.param == "int8" else {}
+    return task.export(tmp_path_factory.mktemp("exports"), dtype=request.param, **options)
+
+
+@only_in("extended", "int8")
+def test_operations(exported, task):
+    one = executed(exported, {"text": _objects(TEXTS[:1])})
+    two = executed(exported, {"text": _objects(TEXTS[:2])})
+    layers = task.backbone.config.num_layers
+    # Scores and context of each layer, in one group; a batch has groups.
+    attention = ("BatchMatMulV2", "_MklBatchMatMulV2", "_MklFusedBatchMatMulV2")
+    assert sum(one[name] for name in attention) == 2 * layers
+    assert sum(two[name] for name in attention) > 2 * layers
+    # Tables, labels and the tokenizer's kernels gather, layers do not.
+    assert one["GatherV2"] <= 9 < two["GatherV2"]
+    assert one["SplitV"] + one["Unpack"] < two["SplitV"] + two["Unpack"]
+    assert sum(one.values()) < 0.55 * sum(two.values())
+    # Queries, keys and values of all layers but the last are one product.
+    products = sum(one[name] for name in ("_FusedMatMul", "_QuantizedMatMul", "MatMul"))
+    products += one["_MklNativeFusedMatMul"]
+    assert products == 4 * layers + 1 + len(("pooler", "classifier"))
+
+
+@only_in("extended", "int8")
+def test_a_text_alone_has_the_answer_that_it_has_in_a_batch(exported):
+    servable = load(exported)
+    together = servable.run("", {"text": _objects(TEXTS)})
+    for i, text in enumerate(TEXTS):
+        alone = servable.run("", {"text": _objects([text])})
+        np.testing.assert_allclose(alone["scores"][0], together["scores"][i], atol=2e-6)
+        assert alone["label"][0] == together["label"][i]
+        twice = servable.run("", {"text": _objects([text, text])})
+        np.testing.assert_allclose(alone["scores"][0], twice["scores"][1], atol=2e-6)
+
+
+@pytest.mark.extended
+def test_padding_in_a_single_row_of_ids(exported, task):
+    """The mask of a request decides: a row with padding takes the other branch."""
+    servable = load(exported)
+    packed = task.encode({"text": _objects(TEXTS[:1])})
+    ids = {name: packed[name].numpy() for name in task.packed_specs}
+    padded = {name: np.pad(x, [(0, 0), (0, 3)]) for name, x in ids.items()}
+    left = {name: np.pad(x, [(0, 0), (3, 0)]) for name, x in ids.items()}
+    wanted = servable.run("ids", ids)["scores"]
+    np.testing.assert_allclose(servable.run("ids", padded)["scores"], wanted, atol=2e-6)
+    assert np.abs(servable.run("ids", left)["scores"]).sum() > 0
+    pair = {name: np.concatenate([x, x]) for name, x in padded.items()}
+    np.testing.assert_allclose(servable.run("ids", pair)["scores"][:1], wanted, atol=2e-6)
+
+
+@pytest.mark.extended
+def test_no_weight_is_stored_twice(task, tmp_path):
+    path = task.export(tmp_path, attention=8)  # reads keys and values of the last block, and both
+    stored = sum(file.stat().st_size for file in (path / "variables").glob("*.data-*"))
+    size = sum(variable.numpy().nbytes for variable in task.weights)
+    assert stored < 1.03 * size
