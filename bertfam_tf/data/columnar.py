@@ -30,18 +30,50 @@ def columnar_rows(file: Path, columns: Mapping[str, Column]) -> Iterator[Row | I
 
     Raises:
         ValueError: if pyarrow is not installed, the file is damaged or of another format, or a
-            column is missing.
+            column is missing or appears twice.
     """
     number = 0
     with opened(file) as (schema, batches):
         names = _top_names(file, columns, schema.names)
         classes = class_names(schema.metadata)
         for batch in batches(names):
-            for record in batch.to_pylist():
-                for name in classes.keys() & record.keys():
-                    record[name] = named(record[name], classes[name])
-                yield record_row(f"{file}: row {number}", record, columns)
+            for record in _records(file, number, batch):
+                if isinstance(record, InvalidRow):
+                    yield record
+                else:
+                    for name in classes.keys() & record.keys():
+                        record[name] = named(record[name], classes[name])
+                    yield record_row(f"{file}: row {number}", record, columns)
                 number += 1
+
+
+def _records(file: Path, first: int, batch: Any) -> Iterator[dict[str, Any] | InvalidRow]:
+    """Yields the rows of a batch as dicts.
+
+    Args:
+        file: the file, for errors.
+        first: the number of the batch's first row.
+        batch: a record batch.
+    """
+    try:
+        yield from batch.to_pylist()
+    except (ValueError, OverflowError):  # strings that are not UTF-8, dates that Python lacks
+        for row in range(batch.num_rows):
+            yield _record(f"{file}: row {first + row}", batch.slice(row, 1))
+
+
+def _record(location: str, batch: Any) -> dict[str, Any] | InvalidRow:
+    """Returns the row of a batch of one."""
+    record = {}
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        try:
+            [record[name]] = column.to_pylist()
+        except UnicodeDecodeError as error:
+            problem = parsing.not_utf8(f"{location}: {name}", error.object)
+            return InvalidRow("encoding", problem)
+        except (ValueError, OverflowError) as error:
+            return InvalidRow("value", f"{location}: {name} cannot be read: {error}.")
+    return record
 
 
 def class_names(metadata: Mapping[bytes, bytes] | None) -> dict[str, list[str]]:
@@ -49,7 +81,7 @@ def class_names(metadata: Mapping[bytes, bytes] | None) -> dict[str, list[str]]:
     try:
         features = json.loads((metadata or {})[b"huggingface"])["info"]["features"]
         found = {name: _names_of(feature) for name, feature in features.items()}
-    except (KeyError, TypeError, AttributeError, ValueError, RecursionError):
+    except (LookupError, TypeError, AttributeError, ValueError, RecursionError):
         return {}
     return {name: names for name, names in found.items() if names}
 
@@ -90,6 +122,11 @@ def opened(file: Path) -> Iterator[tuple[Any, Any]]:
     parsing.check_regular(file)
     with file.open("rb") as stream:
         start = stream.read(len(_ARROW_FILE))
+    if start.startswith(parsing.GZIP):
+        raise ValueError(
+            f"{file} is compressed by gzip; Parquet and Arrow files are compressed inside. "
+            "Decompress it, such as with gunzip."
+        )
     try:
         if start.startswith(b"PAR1"):
             from pyarrow import parquet
@@ -106,7 +143,7 @@ def opened(file: Path) -> Iterator[tuple[Any, Any]]:
         else:
             with arrow.OSFile(str(file)) as source, arrow.ipc.open_stream(source) as table:
                 yield table.schema, lambda names: _selected(table, names)
-    except (arrow.ArrowException, OSError) as error:
+    except (arrow.ArrowException, UnicodeDecodeError, OSError) as error:
         if getattr(error, "errno", None) is not None:
             raise
         raise ValueError(
@@ -116,10 +153,25 @@ def opened(file: Path) -> Iterator[tuple[Any, Any]]:
 
 
 def _selected(batches: Iterable[Any], names: list[str]) -> Iterator[Any]:
+    """Yields parts of record batches, checked: pyarrow itself reads whatever offsets point to."""
     for batch in batches:
         selected = batch.select(names)
+        for column in selected.columns:
+            _check(column)
         for start in range(0, selected.num_rows, _BATCH):
             yield selected.slice(start, _BATCH)
+
+
+def _check(column: Any) -> None:
+    """Checks a column's offsets and indices; strings need not be UTF-8."""
+    arrow = pyarrow("An Arrow file")
+    bytes_of = {
+        arrow.string(): arrow.binary(),
+        arrow.large_string(): arrow.large_binary(),
+        arrow.string_view(): arrow.binary_view(),
+    }
+    column = column.view(bytes_of[column.type]) if column.type in bytes_of else column
+    column.validate(full=True)
 
 
 def _top_names(file: Path, columns: Mapping[str, Column], known: list[str]) -> list[str]:
@@ -130,5 +182,7 @@ def _top_names(file: Path, columns: Mapping[str, Column], known: list[str]) -> l
             name = path if path in known else path.split(".")[0]
             if name not in known:
                 raise ValueError(f"{file}: {unknown('column', path, known)}")
+            if known.count(name) > 1:
+                raise ValueError(f"{file} has {known.count(name)} columns {name!r}, expected one.")
             found[name] = None
     return list(found)

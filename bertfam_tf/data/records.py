@@ -195,7 +195,8 @@ def elements(file: Path) -> Iterator[tuple[int, Any]]:
                     at, opened = at + 1, True
                     continue
                 if text[at] == "]":
-                    return
+                    at += 1
+                    break
                 try:
                     record, end = parse(text, at)
                 except RecursionError:
@@ -221,6 +222,13 @@ def elements(file: Path) -> Iterator[tuple[int, Any]]:
                 raise ValueError(parsing.not_utf8(f"{file}: line {line}", error.object)) from None
             # An element that does not fit is parsed from its start each time.
             size *= 2
+        rest = text[at:].encode()
+        while rest:
+            after = rest.lstrip()
+            line += rest.count(b"\n", 0, len(rest) - len(after))
+            if after:
+                raise problem("there is more after the array's end")
+            rest = stream.read(_PIECE)
 
 
 def record_row(location: str, record: Any, columns: Mapping[str, Column]) -> Row | InvalidRow:

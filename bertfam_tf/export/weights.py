@@ -45,9 +45,9 @@ class StoredWeights:
     embedding tables; all computation is in float32. The export is smaller on disk and in memory.
     Each call takes one additional pass over the matrices, which is noticeable for small batches.
 
-    ``"int8"`` stores large embedding tables as ``"int8-weights"`` does. Dense layers compute in int8 if
-    they keep their accuracy (see ``int8.Int8Layers``); other dense layers, and other matrices, stay
-    in float32.
+    ``"int8"`` stores large embedding tables as ``"int8-weights"`` does. Dense layers compute in
+    int8 if they keep their accuracy (see ``int8.Int8Layers``); other dense layers, and other
+    matrices, stay in float32.
 
     For small batches, the time to start an operation counts. So weights of equal width are rows of
     one variable, and in ``"float32"`` and ``"int8"`` the kernels of an attention's queries, keys

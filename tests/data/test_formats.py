@@ -4,6 +4,7 @@ import gzip
 import json
 import logging
 
+import numpy as np
 import pytest
 
 from bertfam_tf import cli
@@ -12,6 +13,7 @@ from bertfam_tf.corpora.documents import find_files
 from bertfam_tf.corpora.shards import units_of
 from bertfam_tf.corpora.token_streams import read_lines
 from bertfam_tf.data import as_value_errors, format_of, read_rows, targets
+from bertfam_tf.data.columnar import columnar_rows
 from bertfam_tf.data.reading import expanded
 
 ROWS = [("a café", "yes"), ("it is", "no"), ("good", "yes")]
@@ -31,7 +33,7 @@ def _text(form):
 def _columnar(file, columns, names=None):
     """Writes columns as the file's name says; ``names`` are those of the label's classes."""
     arrow = pytest.importorskip("pyarrow")
-    table = arrow.table(columns)
+    table = columns if isinstance(columns, arrow.Table) else arrow.table(columns)
     if names is not None:
         label = {"names": names, "_type": "ClassLabel"}
         kind = {"feature": label, "_type": "List"} if "tokens" in columns else label
@@ -104,6 +106,63 @@ def test_values_of_columnar_files(tmp_path, name):
         list(read_rows(file, columns))
 
 
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
+def test_rows_that_python_cannot_read(tmp_path, name):
+    """Strings that are not UTF-8, and dates that Python does not have, are errors of their row."""
+    arrow = pytest.importorskip("pyarrow")
+    offsets, characters = np.array([0, 1, 3, 4], "int32"), b"ab\xffc"
+    buffers = [None, arrow.py_buffer(offsets), arrow.py_buffer(characters)]
+    broken = arrow.Array.from_buffers(arrow.string(), 3, buffers)
+    far = arrow.array([0, 2**62, 0], arrow.timestamp("us"))
+    label = ["yes", "no", "yes"]
+    file = _columnar(tmp_path / name, {"text": broken, "day": far, "label": label})
+    with pytest.raises(ValueError, match=rf"{name}: row 1: text is not UTF-8: the byte 0xff after"):
+        read_rows(file, target=targets.Name())
+    rows = read_rows(file, target=targets.Name(), skip=True)
+    assert ([row.features["text"] for row in rows], rows.skipped) == ([b"a", b"c"], {"encoding": 1})
+    *_, days = zip(*enumerate(columnar_rows(file, {"text": "day"})), strict=True)
+    assert str(days[1]) == f"{file}: row 1: day cannot be read: date value out of range."
+
+
+@pytest.mark.parametrize("kind", ["offset", "index"])
+def test_arrow_files_that_point_outside(tmp_path, kind):
+    """pyarrow reads any memory that an Arrow file's offsets point to."""
+    arrow = pytest.importorskip("pyarrow")
+    values = ["a fine film", "dull"] * 20
+    column = arrow.array(values)
+    column = column.dictionary_encode() if kind == "index" else column
+    table, file = arrow.table({"text": column}), tmp_path / "a.arrow"
+    with arrow.OSFile(str(file), "wb") as sink, arrow.ipc.new_file(sink, table.schema) as out:
+        out.write_table(table)
+    assert len(list(read_rows(file))) == len(values)
+    data = file.read_bytes()
+    numbers = [0, 1, 0, 1] if kind == "index" else [0, 11, 15, 26]
+    old = np.array(numbers, "int32").tobytes()
+    assert data.count(old) >= 1
+    numbers[1] = 2**30
+    file.write_bytes(data.replace(old, np.array(numbers, "int32").tobytes()))
+    with pytest.raises(ValueError, match=r"a\.arrow cannot be read as Parquet or Arrow; it may be"):
+        read_rows(file)
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
+def test_columns_and_classes_that_are_wrong(tmp_path, name):
+    arrow = pytest.importorskip("pyarrow")
+    twice = arrow.Table.from_arrays([arrow.array(["a"]), arrow.array(["b"])], ["text", "text"])
+    file = _columnar(tmp_path / name, twice)
+    with pytest.raises(ValueError, match=rf"{name} has 2 columns 'text', expected one"):
+        read_rows(file)
+    features = {"info": {"features": {"text": []}}}
+    table = arrow.table({"text": ["a"]}).replace_schema_metadata(
+        {"huggingface": json.dumps(features)}
+    )
+    assert [row.features for row in read_rows(_columnar(file, table))] == [{"text": b"a"}]
+    compressed = tmp_path / f"{name}.gz"
+    compressed.write_bytes(gzip.compress(file.read_bytes()))
+    with pytest.raises(ValueError, match=rf"{name}\.gz is compressed by gzip; Parquet and Arrow"):
+        read_rows(compressed)
+
+
 def test_answers_in_records(tmp_path):
     answers = [{"text": ["b", "a"], "answer_start": [2, 0]}, {"text": [], "answer_start": []}]
     columns = {"question": ["q", "r"], "context": ["a b", "c"], "answers": answers}
@@ -143,8 +202,13 @@ def test_a_json_array_is_read_object_by_object(tmp_path):
         (b'[{"text": "a",\n "label": "caf\xe9"}]', "line 2 is not UTF-8: the byte 0xe9 after"),
         ("[" * 100_000, "line 1 is not JSON: it is nested too deeply"),
         ("[]", "a.json has no rows"),
+        (
+            '[{"text": "a", "label": "x"}]\n \n[{"text": "b", "label": "x"}]',
+            "line 3 is not JSON: th",
+        ),
+        ('[{"text": "a", "label": "x"}]' + " " * 70_000 + "x", "there is more after the array's e"),
     ],
-    ids=range(7),
+    ids=range(9),
 )
 def test_json_arrays_that_are_wrong(tmp_path, content, error):
     data = content if isinstance(content, bytes) else content.encode()
