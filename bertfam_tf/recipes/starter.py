@@ -31,8 +31,8 @@ LENGTHS = (128, 256, 512)
 # The tasks of formats that have no columns to choose.
 _TASKS = {"conll": "TokenTagger", "squad": "SpanQA", "race": "MultipleChoice"}
 _CHUNK = 1024
-# A column of numbers with more distinct values is a score, not a class.
-_CLASSES = 20
+# Whole numbers of which more than this share is distinct are scores, not classes.
+_DISTINCT = 0.5
 # At most this share of the examples is truncated where ``max_length`` is chosen.
 _TRUNCATED = 0.01
 _SHOWN = 30
@@ -149,11 +149,9 @@ def _columns(file: Path, kind: str, given: Mapping[str, Any]) -> tuple[dict[str,
         words = any(isinstance(text, list) for text in texts)
         return found, "TokenTagger" if words else "MultiLabelClassifier"
     numbers = {_number(label) for label in labels}
-    if None not in numbers and (
-        len(numbers) > _CLASSES or any(x != int(x) for x in numbers if x is not None)
-    ):
-        return found, "TextRegressor"
-    return found, "TextClassifier"
+    whole = all(x is not None and x.is_integer() for x in numbers)
+    scores = None not in numbers and (not whole or len(numbers) > _DISTINCT * len(labels))
+    return found, "TextRegressor" if scores else "TextClassifier"
 
 
 def _is_iob1(tags: Mapping[str, int]) -> bool:

@@ -83,6 +83,10 @@ FILES = {
         "text,score\n" + "".join(f"film {i},{i / 8}\n" for i in range(8)),
         ("TextRegressor", {"label": "score"}),
     ),
+    "numbers.csv": (  # of classes
+        "text,label\n" + "".join(f"film {i},{i % 30}\n" for i in range(90)),
+        ("TextClassifier", {}),
+    ),
     "several.json": (
         json.dumps([{"text": f"film {i}", "labels": ["a", "b"][: i % 2 + 1]} for i in range(6)]),
         ("MultiLabelClassifier", {"label": "labels"}),

@@ -260,3 +260,12 @@ def test_attention_on_the_page():
     assert tokens == ["[CLS]", "<b>"]
     assert [each.shape for each in found] == [(1, 2, 2)] * 2
     assert run_attention(servable({"text": 1}, {}), {"text": "a"}) is None
+
+
+@pytest.mark.parametrize("count", [2, 15, 100])
+def test_many_scores_are_folded(count):
+    scores = Scores("Scores", [(f"label {i}", 1 / (i + 1)) for i in range(count)])
+    shown, _, folded = markup([scores]).partition("<details>")
+    assert shown.count('class="bar"') == min(count, 15)
+    assert folded.count('class="bar"') == max(count - 15, 0)
+    assert ("<summary>85 more</summary>" in folded) == (count == 100)

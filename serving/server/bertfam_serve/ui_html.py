@@ -7,6 +7,9 @@ from bertfam_serve.ui_answers import Answer, MarkedText, NamedValue, Scores, Tex
 # Light backgrounds for dark text; labels get them in alphabetical order.
 _COLOURS = ("#fde68a", "#bfdbfe", "#bbf7d0", "#fecaca", "#ddd6fe", "#fed7aa", "#a5f3fc", "#f5d0fe")
 
+# Scores beyond the best ones are folded.
+_BARS = 15
+
 STYLE = """
 .answer { font-size: 1.02rem; line-height: 1.9; color: #1f2937; width: 100%; }
 .answer section { margin-bottom: 1.1rem; }
@@ -27,7 +30,8 @@ STYLE = """
 .answer .bar span:first-child { overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
 .answer .bar i { display: block; height: .6rem; border-radius: .3rem; background: #e2e8f0; }
 .answer .bar b { display: block; height: 100%; border-radius: .3rem; background: #94a3b8; }
-.answer .bar:first-of-type b { background: #2563eb; }
+.answer section > .bar:first-of-type b { background: #2563eb; }
+.answer summary { cursor: pointer; color: #64748b; }
 .answer .bar span:last-child { text-align: right; font-variant-numeric: tabular-nums; }
 """
 
@@ -41,9 +45,11 @@ def _section(item: MarkedText | Scores | NamedValue) -> str:
     if isinstance(item, MarkedText):
         return _marked(item)
     if isinstance(item, Scores):
-        return f"<h2>{html.escape(item.title)}</h2>" + "".join(
-            _bar(name, score) for name, score in item.items
-        )
+        bars = [_bar(name, score) for name, score in item.items]
+        more = "".join(bars[_BARS:])
+        rest = f"<details><summary>{len(bars) - _BARS} more</summary>{more}</details>"
+        title = f"<h2>{html.escape(item.title)}</h2>"
+        return f"{title}{''.join(bars[:_BARS])}{rest if more else ''}"
     return f'<h2>{html.escape(item.name)}</h2><div class="value">{html.escape(item.value)}</div>'
 
 
