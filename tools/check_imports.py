@@ -42,7 +42,7 @@ LAYERS = [
 ALLOWED = {
     ("training.optimizers", "AdamW.update_step"),
     ("training.optimizers", "_dense"),
-    ("layers.fused", "Dense.call"),
+    ("layers.fused", "Product.__call__"),
     ("layers.fused", "scan"),
     ("layers.fused", "split_rows"),
     ("layers.fused", "take"),

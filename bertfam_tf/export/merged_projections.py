@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import keras
+import ml_dtypes
 import numpy as np
 import tensorflow as tf
 from keras import ops
@@ -18,10 +19,27 @@ from bertfam_tf.models import Backbone
 SMALL_TABLE = 1024
 
 
-def mergeable_projections(found: list[Any]) -> dict[int, MergedProjections]:
-    """Returns the projections of attention layers among ``found``, by the layer's identity."""
+def half_product(x: Any, kernel: Any, bias: Any = None) -> Any:
+    """Multiplies (…, width) in any dtype by a bfloat16 kernel, to bfloat16 (…, units)."""
+    half = tf.cast(x, tf.bfloat16)
+    # TensorFlow fuses products of matrices with bias and activation.
+    rows = half if x.shape.rank == 2 else tf.reshape(half, [-1, x.shape[-1]])
+    y = tf.matmul(rows, kernel)
+    y = y if bias is None else tf.nn.bias_add(y, bias)
+    if x.shape.rank == 2:
+        return y
+    return tf.reshape(y, tf.concat([tf.shape(x)[:-1], y.shape[-1:]], axis=0))
+
+
+def mergeable_projections(found: list[Any], dtype: str) -> dict[int, MergedProjections]:
+    """Returns the projections of attention layers among ``found``, by the layer's identity.
+
+    Args:
+        found: layers.
+        dtype: the dtype in which the weights are stored, float32 or bfloat16.
+    """
     return {
-        id(attention): MergedProjections(attention)
+        id(attention): MergedProjections(attention, dtype)
         for attention in found
         if isinstance(attention, SelfAttention) and _can_merge(attention)
     }
@@ -39,22 +57,31 @@ def small_tables(found: list[Any]) -> dict[Hashable, np.ndarray]:
     return tables
 
 
-def kernels_in_blocks(
+def dense_in_blocks(
+    found: list[Any], merged: dict[int, MergedProjections]
+) -> list[keras.layers.Dense]:
+    """Returns dense layers that blocks read, as a task of a backbone reads all of its blocks.
+
+    Args:
+        found: the layers of a task.
+        merged: projections whose layers are left out.
+    """
+    projections = {id(layer) for each in merged.values() for layer in each.dense}
+    dense = [
+        layer
+        for block in found
+        if isinstance(block, TransformerBlock)
+        for layer in block._flatten_layers()
+        if isinstance(layer, keras.layers.Dense) and id(layer) not in projections
+    ]
+    return [layer for layer in {id(x): x for x in dense}.values() if is_plain(layer)]
+
+
+def merged_weights(
     found: list[Any], merged: dict[int, MergedProjections]
 ) -> dict[Hashable, np.ndarray]:
-    """Returns kernels and biases that blocks read, as a task of a backbone reads all blocks."""
+    """Returns kernels and biases side by side, by key in ``StackedWeights``."""
     weights: dict[Hashable, np.ndarray] = {}
-    replaced = {key for each in merged.values() for key in each.replaced}
-    for layer in found:
-        if not isinstance(layer, TransformerBlock):
-            continue
-        for dense in layer._flatten_layers():
-            if (
-                isinstance(dense, keras.layers.Dense)
-                and _is_plain(dense)
-                and id(dense._kernel) not in replaced
-            ):
-                weights[id(dense._kernel)] = dense.kernel.numpy()
     for backbone in found:
         if not isinstance(backbone, Backbone):
             continue
@@ -66,7 +93,8 @@ def kernels_in_blocks(
     return weights
 
 
-def _is_plain(layer: keras.layers.Dense) -> bool:
+def is_plain(layer: keras.layers.Dense) -> bool:
+    """Returns whether a layer computes with its own weights, in float32."""
     return (
         layer.built
         and layer.quantization_mode is None
@@ -77,7 +105,7 @@ def _is_plain(layer: keras.layers.Dense) -> bool:
 
 def _can_merge(attention: SelfAttention) -> bool:
     dense = (attention.query, attention.key, attention.value)
-    return all(map(_is_plain, dense)) and all(
+    return all(map(is_plain, dense)) and all(
         layer.kernel.shape == attention.query.kernel.shape for layer in dense
     )
 
@@ -90,18 +118,22 @@ class MergedProjections:
 
     Args:
         attention: the attention.
+        dtype: the dtype of the weights, float32 or bfloat16.
 
     Attributes:
+        dense: the layers of queries, keys and values.
         key, bias_key: the keys of the matrix and of its bias in ``StackedWeights``.
         stored: ``key`` if the matrix is there, or its variable; None as long as there is none.
         has_query: whether the matrix is without queries.
     """
 
-    def __init__(self, attention: SelfAttention):
-        self._dense = (attention.query, attention.key, attention.value)
+    def __init__(self, attention: SelfAttention, dtype: str = "float32"):
+        self.dense = (attention.query, attention.key, attention.value)
         scale = attention.scale if attention.positions is None else 1.0
         self._scales = np.array([scale, 1.0, 1.0], "float32")
         self._width = attention.query.units
+        self.dtype = ml_dtypes.bfloat16 if dtype == "bfloat16" else np.float32
+        self._stays_half = attention.positions is None and attention.gate is None
         self.key, self.bias_key = ("kernel", id(attention)), ("bias", id(attention))
         self.stored: tuple | tf.Variable | None = None
         self.has_query = False
@@ -109,21 +141,23 @@ class MergedProjections:
 
     def kernel(self, has_query: bool) -> np.ndarray:
         """Returns the matrix of keys and values, and of queries unless ``has_query``."""
-        pairs = zip(self._dense, self._scales, strict=True)
+        pairs = zip(self.dense, self._scales, strict=True)
         kernels = [layer.kernel.numpy() * scale for layer, scale in pairs]
-        return np.concatenate(kernels[has_query:], axis=1)
+        return np.concatenate(kernels[has_query:], axis=1).astype(self.dtype)
 
     def bias(self) -> np.ndarray:
         """Returns the biases side by side."""
-        pairs = zip(self._dense, self._scales, strict=True)
-        return np.concatenate([layer.bias.numpy() * scale for layer, scale in pairs])
+        pairs = zip(self.dense, self._scales, strict=True)
+        biases = [layer.bias.numpy() * scale for layer, scale in pairs]
+        return np.concatenate(biases).astype(self.dtype)
 
     def bias_of_parts(self) -> tf.Tensor:
         """Returns the biases side by side, in the current graph."""
-        pairs = zip(self._dense, self._scales, strict=True)
-        return tf.concat([ops.convert_to_tensor(x.bias) * scale for x, scale in pairs], axis=0)
+        pairs = zip(self.dense, self._scales, strict=True)
+        biases = [ops.convert_to_tensor(x.bias) * scale for x, scale in pairs]
+        return tf.cast(tf.concat(biases, axis=0), self.dtype)
 
-    def product(self, kernel: tf.Tensor, bias: tf.Tensor | None, has_query: bool) -> Product:
+    def product(self, kernel: tf.Tensor, bias: tf.Tensor | None, has_query: bool) -> Callable:
         """Returns the product of keys and values, and of queries unless ``has_query``.
 
         Args:
@@ -134,23 +168,29 @@ class MergedProjections:
         if has_query and not self.has_query:
             kernel = kernel[:, self._width :]
         elif self.has_query and not has_query:
-            query = ops.convert_to_tensor(self._dense[0].kernel) * self._scales[0]
-            kernel = tf.concat([query, kernel], axis=1)
+            query = ops.convert_to_tensor(self.dense[0].kernel) * self._scales[0]
+            kernel = tf.concat([tf.cast(query, self.dtype), kernel], axis=1)
         if bias is not None and has_query:
             bias = bias[self._width :]
-        return Product(kernel, bias)
+        if self.dtype == np.float32:
+            return Product(kernel, bias)
+        return lambda x: self._half_product(x, kernel, bias)
+
+    def _half_product(self, x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor | None) -> tf.Tensor:
+        y = half_product(x, kernel, bias)
+        return y if self._stays_half else tf.cast(y, tf.float32)
 
     def separate(self, kernel: tf.Tensor) -> dict[int, tf.Tensor]:
         """Returns the kernels that the stored matrix replaces, by their variables' identities."""
         first = int(self.has_query)
-        count = len(self._dense) - first
+        count = len(self.dense) - first
         parts = tf.split(kernel, count, axis=1)
         pairs = zip(parts, self._scales[first:], strict=True)
         values = [part if scale == 1 else part / scale for part, scale in pairs]
-        kernels = [id(layer._kernel) for layer in self._dense[first:]]
+        kernels = [id(layer._kernel) for layer in self.dense[first:]]
         return dict(zip(kernels, values, strict=True))
 
     @property
     def replaced(self) -> list[int]:
         """The identities of the variables in ``separate``."""
-        return [id(layer._kernel) for layer in self._dense[int(self.has_query) :]]
+        return [id(layer._kernel) for layer in self.dense[int(self.has_query) :]]

@@ -30,6 +30,7 @@ def write_card(
     metrics: dict[str, Any] | None,
     kernels: Sequence[str] = (),
     int8: dict[str, Any] | None = None,
+    bfloat16: dict[str, Any] | None = None,
 ) -> None:
     """Writes the model card of an export.
 
@@ -37,8 +38,8 @@ def write_card(
     with several tasks, ``tasks`` by name) and ``labels``, by task if there are several;
     ``signatures``, with the method and the dtypes and shapes (-1: any) of inputs and outputs;
     ``dtype`` of stored matrices; ``kernels``, the names of operations that only some builds of
-    TensorFlow have; ``int8``, null or how dense layers compute in int8; ``batching``; ``metrics``;
-    ``versions`` of libraries; and ``sha256`` of every file.
+    TensorFlow have; ``int8`` and ``bfloat16``, null or how dense layers compute in them;
+    ``batching``; ``metrics``; ``versions`` of libraries; and ``sha256`` of every file.
 
     Args:
         file: the card.
@@ -52,6 +53,8 @@ def write_card(
         int8: the layers in int8 and in float32 (``Int8Layers.describe``), the ``agreement`` of
             answers with float32, and ``fallback``, the name of the model directory with the same
             version in float32, if there is one.
+        bfloat16: the layers in bfloat16 and in float32, and the CPUs on which they are faster
+            (``Bfloat16Layers.describe``), and ``fallback``, as in ``int8``.
 
     Raises:
         OSError: when the card cannot be written.
@@ -64,6 +67,7 @@ def write_card(
         "dtype": dtype,
         "kernels": list(kernels),
         "int8": int8,
+        "bfloat16": bfloat16,
         "batching": None if batching is None else dataclasses.asdict(batching),
         "metrics": metrics,
         "versions": {

@@ -86,8 +86,10 @@ def export_saved_model(
             for pairs and has seen no data yet is exported for single texts.
         directory: the model's base path; it is created if missing.
         version: the version number; None takes the next one.
-        dtype: the dtype of stored matrices: ``"float32"``, ``"bfloat16"``, ``"int8-weights"`` or
-            ``"int8"`` (see ``weights.StoredWeights``). The first three compute in float32. With
+        dtype: the dtype of stored matrices: ``"float32"``, ``"bfloat16"``, ``"bfloat16-weights"``,
+            ``"int8-weights"`` or ``"int8"`` (see ``weights.StoredWeights``). ``"…-weights"`` are
+            converted and computed in float32. With ``"bfloat16"`` dense layers compute in bfloat16,
+            faster on CPUs with AVX512-BF16 or AMX, and slower than in float32 on others. With
             ``"int8"`` dense layers compute in int8, with an oneDNN kernel that TensorFlow and
             TensorFlow Serving have on x86 CPUs only, with or without VNNI. Outputs are float32; the
             export compares them with the outputs of the task with the stored weights.
@@ -96,8 +98,9 @@ def export_saved_model(
         calibration: a few hundred typical texts (tuples for tasks with several texts per example),
             for ``"int8"``; the first 512 are read. They give the scales of activations, and the
             card reports on them how answers differ from those in float32.
-        fallback: for ``"int8"``, whether to write the same version in float32 too, for servers
-            without the kernel: in the model directory ``<directory>-float32``.
+        fallback: for ``"int8"`` and ``"bfloat16"``, whether to write the same version in float32
+            too, for servers without the kernel, or on other CPUs: in the model directory
+            ``<directory>-float32``.
         **options: arguments of ``task.signatures``, such as how a language model generates or the
             output width of a tagger.
 
@@ -119,14 +122,16 @@ def export_saved_model(
     if version is not None and version < 0:
         raise ValueError(f"version must be at least 0, got {version}.")
     check_precision(dtype)
-    if dtype != "int8":
-        for name, is_set in (("calibration", calibration is not None), ("fallback", fallback)):
-            if is_set:
-                raise ValueError(f"{name} is only for dtype='int8', got dtype={dtype!r}.")
-    elif not isinstance(task, Task):
+    if dtype != "int8" and calibration is not None:
+        raise ValueError(f"calibration is only for dtype='int8', got dtype={dtype!r}.")
+    if dtype not in ("int8", "bfloat16") and fallback:
+        raise ValueError(
+            f"fallback is only for dtype='int8' and dtype='bfloat16', got dtype={dtype!r}."
+        )
+    if dtype == "int8" and not isinstance(task, Task):
         raise ValueError(
             "dtype='int8' is for one task, whose texts it is calibrated with; several, and other "
-            "models, have 'float32', 'bfloat16' or 'int8-weights'."
+            "models, have 'float32', 'bfloat16', 'bfloat16-weights' or 'int8-weights'."
         )
     # Together, a server of either directory has the same versions.
     bases = [base, *([fallback_directory(base)] if fallback else [])]
@@ -211,6 +216,7 @@ def _make(
     if layers is not None:
         agreement = layers.agreement(traced[DEFAULT_SIGNATURE].run)
         int8 = {**layers.describe(), "agreement": agreement, "fallback": fallback}
+    bfloat16 = weights.describe_bfloat16()
     write_card(
         *(extra / CARD, directory, task, traced),
         dtype=dtype,
@@ -218,9 +224,10 @@ def _make(
         metrics=metrics,
         kernels=() if layers is None else (KERNEL,),
         int8=int8,
+        bfloat16=None if bfloat16 is None else {**bfloat16, "fallback": fallback},
     )
     try:
-        _compare(traced, load(directory), _equal if layers is None else _similar)
+        _compare(traced, load(directory), _equal if int8 is bfloat16 is None else _similar)
     except ServingError as error:
         raise ExportError(f"The export does not run in Serving: {error}") from error
 
@@ -385,7 +392,7 @@ def _equal(actual: np.ndarray, expected: np.ndarray) -> bool:
 
 
 def _similar(actual: np.ndarray, expected: np.ndarray) -> bool:
-    """Returns whether both are equal up to the error of int8.
+    """Returns whether both are equal up to the error of int8 or bfloat16.
 
     The two graphs may run with different numbers of threads. Differences of 1e-7 in float32, from
     sums in another order, become a step of 1/127 where a value is between two integers.

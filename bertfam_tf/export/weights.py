@@ -11,24 +11,26 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
+from bertfam_tf.export.bfloat16 import Bfloat16Layers
 from bertfam_tf.export.int8 import Int8Layers
 from bertfam_tf.export.merged_projections import (
     SMALL_TABLE,
     MergedProjections,
-    kernels_in_blocks,
+    dense_in_blocks,
     mergeable_projections,
+    merged_weights,
     small_tables,
 )
 from bertfam_tf.export.stacked_weights import GraphCache, StackedWeights
 from bertfam_tf.export.substitution import substituted_calls
 from bertfam_tf.export.text_model import TextModel
+from bertfam_tf.heads.head import TiedOutput
 from bertfam_tf.layers.attention import merged_projections
-from bertfam_tf.layers.fused import Product
 from bertfam_tf.models import single_example_branch
 from bertfam_tf.tasks import MultiTask, Task
 from bertfam_tf.validation import one_of
 
-Precision = Literal["float32", "bfloat16", "int8-weights", "int8"]
+Precision = Literal["float32", "bfloat16", "bfloat16-weights", "int8-weights", "int8"]
 # Scales for a shorter axis would take nearly as much space as its weights.
 _SHORTEST = 16
 
@@ -36,7 +38,7 @@ _SHORTEST = 16
 class StoredWeights:
     """Copies of a task's weights in the precision in which an export stores them.
 
-    ``"bfloat16"`` rounds matrices to 8 significant bits. ``"int8-weights"`` is weight-only
+    ``"bfloat16-weights"`` rounds matrices to 8 significant bits. ``"int8-weights"`` is weight-only
     symmetric quantization (arXiv 1806.08342, section 3.1) with one float32 scale for each output
     channel of a kernel (its last axis) and for each row of an embedding table. Vectors, such as
     biases, stay in float32, and the task's own weights do not change.
@@ -44,6 +46,10 @@ class StoredWeights:
     The graph converts matrices to float32 where it uses them, and only the looked-up rows of
     embedding tables; all computation is in float32. The export is smaller on disk and in memory.
     Each call takes one additional pass over the matrices, which is noticeable for small batches.
+
+    ``"bfloat16"`` computes dense layers in bfloat16 (see ``bfloat16.Bfloat16Layers``), and stores
+    their weights and large embedding tables in it. Other matrices stay in float32, and so does a
+    table that is also an output layer's.
 
     ``"int8"`` stores large embedding tables as ``"int8-weights"`` does. Dense layers compute in
     int8 if they keep their accuracy (see ``int8.Int8Layers``); other dense layers, and other
@@ -70,7 +76,7 @@ class StoredWeights:
     ):
         check_precision(precision)
         self._task = task
-        self._layers = layers
+        self._layers: Int8Layers | Bfloat16Layers | None = layers
         self._stored: dict[int, _StoredWeight] = {}
         found = list({id(layer): layer for layer in task._flatten_layers()}.values())
         self._merged: dict[int, MergedProjections] = {}
@@ -79,10 +85,15 @@ class StoredWeights:
             for variable in task.weights
             if len(variable.shape) == 1 and variable.dtype == "float32"
         }
+        if precision in ("float32", "bfloat16"):
+            self._merged = mergeable_projections(found, precision)
+            stacked |= merged_weights(found, self._merged)
         if precision == "float32":
-            self._merged = mergeable_projections(found)
-            stacked |= kernels_in_blocks(found, self._merged)
-        if precision in ("float32", "int8"):
+            dense = dense_in_blocks(found, self._merged)
+            stacked |= {id(layer._kernel): layer.kernel.numpy() for layer in dense}
+        if precision == "bfloat16":
+            layers = self._layers = Bfloat16Layers(found, self._merged)
+        if precision in ("float32", "bfloat16", "int8"):
             stacked |= small_tables(found)
         if layers is not None:
             stacked |= layers.weights()
@@ -98,8 +109,12 @@ class StoredWeights:
             for layer in found
             if isinstance(layer, keras.layers.Dropout) and hasattr(layer, "seed_generator")
         }
+        tied = {id(x.table()) for x in found if isinstance(x, TiedOutput) and x.built}
         stores: dict[str, Callable] = {
-            "bfloat16": _to_bfloat16,
+            "bfloat16": lambda variable: (
+                None if id(variable) in tied else _table_to_bfloat16(variable)
+            ),
+            "bfloat16-weights": _to_bfloat16,
             "int8-weights": _to_int8,
             "int8": _table_to_int8,
         }
@@ -125,11 +140,15 @@ class StoredWeights:
             stack.enter_context(single_example_branch())
             stack.enter_context(scope)
             stack.enter_context(substituted_calls(tables))
-            if self._layers is None:
+            if self._merged:
                 stack.enter_context(merged_projections(scope.merged))
-            else:
+            if self._layers is not None:
                 stack.enter_context(self._layers.substituted())
             yield
+
+    def describe_bfloat16(self) -> dict[str, Any] | None:
+        """Describes the layers in bfloat16 for the model card; None if there are none."""
+        return self._layers.describe() if isinstance(self._layers, Bfloat16Layers) else None
 
     def _look_up(self, layer: keras.layers.Embedding, inputs: Any) -> Any:
         stored = self._stored[id(layer._embeddings)]
@@ -166,6 +185,11 @@ def _is_table(variable: Any) -> bool:
     return variable.name.startswith("embedding")
 
 
+def _table_to_bfloat16(variable: Any) -> _StoredWeight | None:
+    large = variable.shape[0] > SMALL_TABLE
+    return _to_bfloat16(variable) if _is_table(variable) and large else None
+
+
 def _table_to_int8(variable: Any) -> _StoredWeight | None:
     large = variable.shape[0] > SMALL_TABLE
     return _to_int8(variable) if _is_table(variable) and large else None
@@ -200,7 +224,7 @@ class _SubstituteScope(keras.StatelessScope):
         self._cache = GraphCache()
         self._replaced: dict[int, MergedProjections] = {}
         for projections in merged.values():
-            if projections.stored is not None:
+            if projections.dtype == np.float32 and projections.stored is not None:
                 self._replaced |= dict.fromkeys(projections.replaced, projections)
 
     def get_current_value(self, variable: Any) -> Any:
@@ -221,7 +245,7 @@ class _SubstituteScope(keras.StatelessScope):
             return self._cache.get((key,), zeros)
         return super().get_current_value(variable)
 
-    def merged(self, attention: Any, has_query: bool) -> Product | None:
+    def merged(self, attention: Any, has_query: bool) -> Callable | None:
         """Returns the argument ``merged`` of an attention; None for separate products."""
         merged = self._merged.get(id(attention))
         if merged is None:
@@ -231,9 +255,10 @@ class _SubstituteScope(keras.StatelessScope):
                 kernel = merged.kernel(has_query)
                 merged.stored = tf.Variable(kernel, trainable=False, name="query_key_value")
             merged.has_query = has_query
-            self._replaced |= dict.fromkeys(merged.replaced, merged)
+            if merged.dtype == np.float32:
+                self._replaced |= dict.fromkeys(merged.replaced, merged)
 
-        def product() -> Product:
+        def product() -> Callable:
             bias = None
             if merged.has_bias and merged.bias_key in self._stacks:
                 bias = self._stacks.read(merged.bias_key)

@@ -267,8 +267,8 @@ def test_inside_of_loops(tmp_path):
         ),
         (dict(calibration=TEXTS), "calibration is only for dtype='int8', got dtype='float32'"),
         (
-            dict(dtype="bfloat16", fallback=True),
-            "fallback is only for dtype='int8', got dtype='bfloat16'",
+            dict(dtype="bfloat16-weights", fallback=True),
+            "fallback is only for dtype='int8' and dtype='bfloat16', got dtype='bfloat16-weights'",
         ),
     ],
 )

@@ -17,10 +17,10 @@ from tests.selection import in_full, only_in
 
 WORDS = WordTokenizer(["<eos>", "<unk>", *(f"w{i}" for i in range(998))])
 TEXTS = ["the film was [MASK] good", "", "bad " * 50, "It [MASK] [MASK] !", "w1 w2 w77 w900"]
-SHARE = {"bfloat16": (0.5, 0.53), "int8-weights": (0.25, 0.31)}
+SHARE = {"bfloat16-weights": (0.5, 0.53), "int8-weights": (0.25, 0.31)}
 # The most that a probability, or a log-likelihood relative to the largest, may move. When this was
 # written it was 4e-6 and 2e-5 of MaskedLM, and 7e-4 of CausalLM.
-LARGEST = {"bfloat16": 1e-5, "int8-weights": 2e-3}
+LARGEST = {"bfloat16-weights": 1e-5, "int8-weights": 2e-3}
 
 
 def _masked(smallest):
@@ -44,7 +44,7 @@ def _perturbed(task):
 def _rounded(path, weight, dtype):
     """A weight after rounding to ``dtype``, computed by hand."""
     values = weight.astype("float64")
-    if dtype == "bfloat16":
+    if dtype == "bfloat16-weights":
         bits = weight.view(np.uint32).astype(np.uint64)
         bits += 0x7FFF + ((bits >> 16) & 1)
         return (bits & 0xFFFF0000).astype(np.uint32).view(np.float32)
@@ -99,7 +99,7 @@ def _check_stored(task, directory, dtype, monkeypatch, **options):
 
 
 @only_in("full", "int8-weights")
-@pytest.mark.parametrize("dtype", in_full(["bfloat16", "int8-weights"], ["int8-weights"]))
+@pytest.mark.parametrize("dtype", in_full(["bfloat16-weights", "int8-weights"], ["int8-weights"]))
 def test_weights_in_fewer_bytes(smallest, tmp_path, monkeypatch, dtype):
     _check_stored(_masked(smallest), tmp_path, dtype, monkeypatch)
     # Only the rows of an embedding table that are read become float32.
@@ -120,7 +120,8 @@ def test_weights_in_fewer_bytes_inside_of_loops(tmp_path, monkeypatch):
 def test_another_dtype(smallest, tmp_path):
     with pytest.raises(
         ValueError,
-        match="dtype must be one of float32, bfloat16, int8-weights, int8, got 'float16'",
+        match="dtype must be one of float32, bfloat16, bfloat16-weights, int8-weights, int8, got "
+        "'float16'",
     ):
         _masked(smallest).export(tmp_path, dtype="float16")
     assert not list(tmp_path.iterdir())

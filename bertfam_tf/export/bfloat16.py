@@ -1,0 +1,109 @@
+"""Dense layers that compute in bfloat16, for CPUs with instructions for its products.
+
+Weights are stored in bfloat16 and never converted. Inputs of a layer are rounded to bfloat16,
+products are summed in float32 and rounded again. Between the two layers of a feed-forward, and in
+attention, activations stay in bfloat16; residual sums, norms, softmax and answers are float32.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import keras
+import ml_dtypes
+import numpy as np
+import tensorflow as tf
+
+from bertfam_tf import layers
+from bertfam_tf.export.merged_projections import (
+    MergedProjections,
+    dense_in_blocks,
+    half_product,
+    is_plain,
+)
+from bertfam_tf.export.stacked_weights import StackedWeights
+from bertfam_tf.export.substitution import substituted_calls
+
+# Smaller layers take little time, and heads for few labels are among them.
+_SMALLEST = 16
+_CPUS = (
+    "AVX512-BF16 (AMD Zen 4, Intel Cooper Lake and later) or AMX; on other CPUs, the answers are "
+    "the same up to rounding, and take longer than in float32"
+)
+
+
+class Bfloat16Layers:
+    """The dense layers of a task in bfloat16, except those with few units.
+
+    Args:
+        found: the layers of the task, each once.
+        merged: projections that are stored and computed together, by the attention's identity.
+
+    Attributes:
+        stacks: where an export stores weights; it is set before ``substituted``.
+    """
+
+    def __init__(self, found: list[Any], merged: dict[int, MergedProjections]):
+        self.stacks: StackedWeights | None = None
+        dense = [layer for layer in found if isinstance(layer, keras.layers.Dense)]
+        self._dense = [x for x in dense if is_plain(x) and min(x.kernel.shape) >= _SMALLEST]
+        self._in_float = [x for x in dense if x not in self._dense]
+        # Their outputs are inputs of other layers in bfloat16.
+        self._half = set()
+        for layer in found:
+            if isinstance(layer, layers.FeedForward):
+                self._half |= {id(layer.intermediate), id(getattr(layer, "gate", None))}
+        self._arrays = {
+            (id(layer), name): array
+            for layer in self._dense
+            for name, array in _arrays(layer).items()
+        }
+        self._in_blocks = {id(layer) for layer in dense_in_blocks(found, merged)}
+        self._variables: dict[tuple[int, str], tf.Variable] = {}
+
+    def weights(self) -> dict[tuple[int, str], np.ndarray]:
+        """Returns the arrays of layers in blocks, by key in ``StackedWeights``."""
+        return {key: array for key, array in self._arrays.items() if key[0] in self._in_blocks}
+
+    @contextlib.contextmanager
+    def substituted(self) -> Iterator[None]:
+        """Returns a context in which the layers compute in bfloat16."""
+        with substituted_calls(dict.fromkeys(self._dense, partial(_compute, self))):
+            yield
+
+    def describe(self) -> dict[str, Any]:
+        """Describes the layers for the model card."""
+        return {
+            "bfloat16": sorted(layer.path for layer in self._dense),
+            "float32": sorted(layer.path for layer in self._in_float),
+            "faster_on": _CPUS,
+        }
+
+    def read(self, layer: keras.layers.Dense, name: str) -> tf.Tensor:
+        """Returns the kernel or the bias of a layer in the current graph."""
+        key = (id(layer), name)
+        if self.stacks is not None and key in self.stacks:
+            return self.stacks.read(key)
+        if key not in self._variables:
+            with tf.init_scope():
+                self._variables[key] = tf.Variable(self._arrays[key], trainable=False, name=name)
+        return tf.convert_to_tensor(self._variables[key])
+
+    def returns_bfloat16(self, layer: keras.layers.Dense) -> bool:
+        """Returns whether the output of a layer stays in bfloat16."""
+        return id(layer) in self._half
+
+
+def _arrays(layer: keras.layers.Dense) -> dict[str, np.ndarray]:
+    weights = {"kernel": layer._kernel} | ({} if layer.bias is None else {"bias": layer.bias})
+    return {name: x.numpy().astype(ml_dtypes.bfloat16) for name, x in weights.items()}
+
+
+def _compute(found: Bfloat16Layers, layer: keras.layers.Dense, x: tf.Tensor) -> tf.Tensor:
+    bias = None if layer.bias is None else found.read(layer, "bias")
+    y = half_product(x, found.read(layer, "kernel"), bias)
+    y = y if layer.activation is None else layer.activation(y)
+    return y if found.returns_bfloat16(layer) else tf.cast(y, tf.float32)
