@@ -109,6 +109,7 @@ def _no_predictions(tokens: Any, spec: Any) -> Any:
     return ops.cast(ops.expand_dims(ops.zeros_like(tokens), 1)[:, :0], spec.dtype)
 
 
+_CACHE_LENGTH = "cache_length"
 # All inputs, and the defaults of optional ones: functions of the token ids, and of the input's
 # shape and dtype.
 _INPUTS: dict[str, Callable | None] = {
@@ -118,6 +119,7 @@ _INPUTS: dict[str, Callable | None] = {
     "position_ids": lambda tokens, spec: ops.cumsum(ops.ones_like(tokens), axis=1) - 1,
     "language_ids": None,
     "cache": _empty,
+    _CACHE_LENGTH: None,
     "memory": _empty,
     # One value, broadcast to all pairs.
     "perm_mask": lambda tokens, spec: ops.expand_dims(ops.zeros_like(tokens[:, :1], spec.dtype), 1),
@@ -173,6 +175,8 @@ class Backbone(keras.Model):
         unpadded: whether only real tokens are computed, where the family can. Weights and outputs
             are the same, except at padding.
         outputs: the names of the outputs that the model has; None for all.
+        cache_in_place: whether the model has the input ``cache_length``. A call with this input
+            uses such a model of the same layers, so this is rarely needed.
 
     Call:
         inputs: dict of int32 tensors (batch, length): ``token_ids``, in families that read
@@ -182,10 +186,13 @@ class Backbone(keras.Model):
             tokens, by default of none, are inputs too: ``memory``, a tuple with (batch, memory
             length, hidden) for each layer, or ``cache``, a tuple with (keys, values) for each
             layer, both (batch, heads, cached length, head size); with a cache, the padding mask is
-            (batch, cached length + length). ``perm_mask`` (batch, length, length) is 1 where a
-            query (second axis) must not attend to a key (third axis), by default nowhere;
-            ``target_mapping`` (batch, predictions, length) is 1 at the position of a prediction, by
-            default there is none.
+            (batch, cached length + length). With ``cache_length``, an int32 scalar, the cache is a
+            set of buffers of a fixed length of which the first ``cache_length`` positions are
+            used: keys and values of the new tokens are written after them, in place where the
+            backend can, and the padding mask covers all positions of the buffers. ``perm_mask``
+            (batch, length, length) is 1 where a query (second axis) must not attend to a key (third
+            axis), by default nowhere; ``target_mapping`` (batch, predictions, length) is 1 at the
+            position of a prediction, by default there is none.
         outputs: the name of the output to return, or several names, so that nothing else is
             computed; None for all.
 
@@ -220,13 +227,14 @@ class Backbone(keras.Model):
         dtype: Any = None,
         unpadded: bool = False,
         outputs: Iterable[str] | None = None,
+        cache_in_place: bool = False,
         **kwargs,
     ):
         record = registry.get(family)
         fields = config if isinstance(config, dict) else config.to_dict()
         typed: Any = record.config.from_dict(fields)
         names = None if outputs is None else tuple(outputs)
-        wired = Parts(parts, dtype, unpadded=unpadded, outputs=names)
+        wired = Parts(parts, dtype, unpadded=unpadded, outputs=names, cache_in_place=cache_in_place)
         inputs, outputs_by_name = record.wire(typed, wired)
         outputs_by_name.setdefault("first_token", outputs_by_name["sequence_output"][:, 0, :])
         kwargs.setdefault("name", f"{family}_backbone")
@@ -239,13 +247,18 @@ class Backbone(keras.Model):
         self._variant = functools.cache(lambda *choice: _variant(self, *choice))
 
     def __call__(self, inputs, *args, **kwargs):
-        if isinstance(inputs, dict):
-            inputs = self.complete(inputs)
         names = _names(kwargs.get("outputs"))
+        if isinstance(inputs, dict):
+            if _CACHE_LENGTH in inputs and "cache" in self.input and not self.parts.cache_in_place:
+                kwargs.pop("outputs", None)
+                model = self._variant(self.parts.unpadded, names, True)
+                return model(inputs, *args, **kwargs)
+            inputs = self.complete(inputs)
         if names is not None and not self.output.keys() >= set(names):
             # Keras expects that a layer has no more outputs in a call than ``output`` has.
             del kwargs["outputs"]
-            return self._variant(self.parts.unpadded, names)(inputs, *args, **kwargs)
+            model = self._variant(self.parts.unpadded, names, self.parts.cache_in_place)
+            return model(inputs, *args, **kwargs)
         return super().__call__(inputs, *args, **kwargs)
 
     def compute_output_spec(self, inputs, training=None, mask=None, outputs=None):
@@ -259,7 +272,8 @@ class Backbone(keras.Model):
         unpadded = self.parts.unpadded or leave_out
         if names is None and unpadded == self.parts.unpadded:
             return super().call(inputs, training=training, mask=mask)
-        return self._variant(unpadded, names)(inputs, training=training)
+        model = self._variant(unpadded, names, self.parts.cache_in_place)
+        return model(inputs, training=training)
 
     def complete(self, given: dict[str, Any]) -> dict[str, Any]:
         """Returns the inputs of this model: others are dropped, and defaults added.
@@ -337,6 +351,7 @@ class Backbone(keras.Model):
             "dtype": keras.saving.serialize_keras_object(self.dtype_policy),
             "unpadded": self.parts.unpadded,
             "outputs": self.parts.outputs,
+            "cache_in_place": self.parts.cache_in_place,
         }
 
     @classmethod
@@ -360,8 +375,10 @@ def _named(outputs: dict[str, Any], names: Iterable[str] | None) -> dict[str, An
     return {name: outputs[name] for name in names}
 
 
-def _variant(backbone: Backbone, unpadded: bool, outputs: tuple[str, ...] | None) -> Backbone:
-    """Returns a model of the same layers that computes real tokens only, or fewer outputs."""
+def _variant(
+    backbone: Backbone, unpadded: bool, outputs: tuple[str, ...] | None, cache_in_place: bool
+) -> Backbone:
+    """Returns a model of the same layers with other options."""
     return Backbone(
         backbone.family,
         backbone.config,
@@ -369,6 +386,7 @@ def _variant(backbone: Backbone, unpadded: bool, outputs: tuple[str, ...] | None
         dtype=backbone.dtype_policy,
         unpadded=unpadded,
         outputs=backbone.parts.outputs if outputs is None else outputs,
+        cache_in_place=cache_in_place,
     )
 
 

@@ -21,6 +21,8 @@ class Parts(Mapping[str, keras.layers.Layer]):
         unpadded: whether to wire layers so that they compute real tokens only, where the family
             can; weights and outputs are the same.
         outputs: the names of the outputs that the model has; None for all.
+        cache_in_place: whether new keys and values are written into the cache's buffers, after the
+            first ``cache_length`` positions, instead of appended.
 
     Attributes:
         can_unpad: whether the wiring asked for a layout, so that padding can be left out.
@@ -36,11 +38,13 @@ class Parts(Mapping[str, keras.layers.Layer]):
         *,
         unpadded: bool = False,
         outputs: Collection[str] | None = None,
+        cache_in_place: bool = False,
     ):
         self._layers = dict(layers or {})
         self.unpadded = unpadded
         self.can_unpad = False
         self.outputs = outputs
+        self.cache_in_place = cache_in_place
         self._layouts: dict[int, TokenLayout] = {}
         self.dtype_policy = keras.dtype_policies.get(dtype)
         for name, layer in self._layers.items():
