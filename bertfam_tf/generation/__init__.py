@@ -1,9 +1,19 @@
 """Generation: greedy search, sampling and beam search, as loops in the graph."""
 
 from bertfam_tf.generation.beams import beam_search
-from bertfam_tf.generation.loop import Progress, advance, begin, is_one_of, progress_spec, run
+from bertfam_tf.generation.loop import (
+    Progress,
+    advance,
+    begin,
+    block_length,
+    is_one_of,
+    progress_spec,
+    run,
+    with_room,
+)
 from bertfam_tf.generation.models import (
     CachedDecoder,
+    MemoryDecoder,
     PermutationDecoder,
     Step,
     decoder,
@@ -13,6 +23,7 @@ from bertfam_tf.generation.sampling import filter_logits, sample
 
 __all__ = [
     "CachedDecoder",
+    "MemoryDecoder",
     "Options",
     "PermutationDecoder",
     "Progress",
@@ -20,6 +31,7 @@ __all__ = [
     "advance",
     "beam_search",
     "begin",
+    "block_length",
     "decoder",
     "filter_logits",
     "generate",
@@ -27,6 +39,7 @@ __all__ = [
     "progress_spec",
     "run",
     "sample",
+    "with_room",
 ]
 
 

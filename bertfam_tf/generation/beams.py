@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from bertfam_tf.generation.loop import is_one_of
-from bertfam_tf.generation.models import Step
+from bertfam_tf.generation.loop import block_length, in_blocks, is_one_of, shape_of_state
+from bertfam_tf.generation.models import Step, reserve
 from bertfam_tf.generation.options import Options
 
 # Lower than any score, but finite, so that sums and products with it are not NaN.
@@ -87,11 +87,26 @@ def beam_search(
     shapes = tf.nest.map_structure(lambda tensor: tensor.shape, first)
     hypotheses = tf.TensorShape([None, beams, None])
     shapes = shapes._replace(
-        running=hypotheses, finished=hypotheses, padding_mask=tf.TensorShape([None, None])
+        running=hypotheses,
+        finished=hypotheses,
+        padding_mask=tf.TensorShape([None, None]),
+        state=tf.nest.map_structure(shape_of_state, first.state),
     )
-    best = _Beams(
-        *tf.while_loop(can_improve, body, tuple(first), shape_invariants=tuple(shapes))
-    ).finished[:, 0]
+
+    def with_room(*loop_variables: Any) -> _Beams:
+        now = _Beams(*loop_variables)
+        return now._replace(state=reserve(step, now.state, block_length(options)))
+
+    loop_variables = in_blocks(
+        can_improve,
+        body,
+        with_room,
+        tuple(first),
+        lambda *loop_variables: tf.shape(loop_variables[0])[2],
+        block_length(options),
+        tuple(shapes),
+    )
+    best = _Beams(*loop_variables).finished[:, 0]
     # Drops columns that are padding in the whole batch.
     ended = tf.cumsum(tf.cast(is_one_of(best, stop_ids), tf.int32), axis=1, exclusive=True) > 0
     return best[:, : tf.reduce_max(tf.reduce_sum(tf.cast(~ended, tf.int32), axis=1))]

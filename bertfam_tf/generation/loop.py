@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from bertfam_tf.generation.models import Step
+from bertfam_tf.generation.models import Step, reserve
 from bertfam_tf.generation.options import Options
 from bertfam_tf.generation.sampling import sample
+
+# The tokens for which a state gets room at once. Attention reads free positions too, so few; each
+# time, the state is copied, so not too few.
+BLOCK = 128
 
 
 class Progress(NamedTuple):
@@ -58,9 +62,13 @@ def advance(
     pad_id: int,
     seed: Any,
 ) -> Progress:
-    """Chooses one more token; finished continuations get ``pad_id``."""
+    """Chooses one more token; finished continuations get ``pad_id``.
+
+    The state needs room for it (see ``with_room``).
+    """
     new_tokens, padding_mask, finished, state = progress
-    logits, state = step(new_tokens[:, -1:], padding_mask, state)
+    # Not [:, -1:], whose length is unknown while the graph is traced.
+    logits, state = step(new_tokens[:, -1, tf.newaxis], padding_mask, state)
     token = sample(logits, options, seed, tf.shape(new_tokens)[1])
     token = tf.where(finished, pad_id, token)
     return Progress(
@@ -69,6 +77,49 @@ def advance(
         finished | is_one_of(token, stop_ids),
         state,
     )
+
+
+def with_room(step: Step, progress: Progress, options: Options) -> Progress:
+    """Returns ``progress`` with room for the next ``block_length`` tokens."""
+    return progress._replace(state=reserve(step, progress.state, block_length(options)))
+
+
+def block_length(options: Options) -> int:
+    """Returns the number of tokens for which a state gets room at once."""
+    return min(BLOCK, options.max_new_tokens)
+
+
+def in_blocks(
+    unfinished: Callable[..., tf.Tensor],
+    body: Callable[..., tuple],
+    with_room: Callable[..., tuple],
+    first: tuple,
+    length: Callable[..., tf.Tensor],
+    block: int,
+    shapes: tuple,
+) -> Any:
+    """Runs a loop that makes room for ``block`` tokens before every ``block`` steps.
+
+    Args:
+        unfinished: from the loop variables, whether the loop goes on.
+        body: from the loop variables before a step to those after it.
+        with_room: from the loop variables to such with room for ``block`` more tokens.
+        first: the first loop variables.
+        length: the number of tokens so far, of the loop variables.
+        block: the number of steps for which room is made.
+        shapes: the invariant shapes of the loop variables.
+    """
+
+    def steps(*variables: Any) -> tuple:
+        end = length(*variables) + block
+        return tf.while_loop(
+            lambda *now: (length(*now) < end) & unfinished(*now),
+            body,
+            tuple(with_room(*variables)),
+            shape_invariants=shapes,
+        )
+
+    return tf.while_loop(unfinished, steps, first, shape_invariants=shapes)
 
 
 def _extended(padding_mask: tf.Tensor) -> tf.Tensor:
@@ -94,19 +145,22 @@ def run(
     def body(*progress: Any) -> Progress:
         return advance(step, Progress(*progress), options, stop_ids, pad_id, seed)
 
-    return tf.while_loop(
+    return in_blocks(
         unfinished,
         body,
+        lambda *progress: with_room(step, Progress(*progress), options),
         tuple(first),
-        shape_invariants=tuple(tf.nest.map_structure(lambda s: s.shape, progress_spec(first))),
+        lambda *progress: tf.shape(progress[0])[1],
+        block_length(options),
+        tuple(tf.nest.map_structure(lambda s: s.shape, progress_spec(first))),
     )[0]
 
 
 def progress_spec(progress: Progress) -> Progress:
     """Returns the specs of ``progress``, with shapes for any number of tokens, for loops."""
+    return tf.nest.map_structure(lambda x: tf.TensorSpec(shape_of_state(x), x.dtype), progress)
 
-    def spec(tensor: Any) -> tf.TensorSpec:
-        shape = tensor.shape
-        return tf.TensorSpec([None, None] if shape.rank == 2 else shape, tensor.dtype)
 
-    return tf.nest.map_structure(spec, progress)
+def shape_of_state(tensor: Any) -> tf.TensorShape:
+    """Returns the shape of a tensor of a state, for any number of tokens."""
+    return tf.TensorShape([None, None]) if tensor.shape.rank == 2 else tensor.shape

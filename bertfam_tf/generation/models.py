@@ -19,7 +19,8 @@ class Step(Protocol):
         Args:
             token_ids: int32 (batch, length), the tokens that are not in ``state``.
             padding_mask: int32 (batch, all tokens so far), padded on the left.
-            state: the state from the previous call; None in the first call.
+            state: the state from the previous call, which ``reserve`` has made room in for the
+                tokens; None in the first call.
 
         Returns:
             ``(logits, state)``: logits of the next token, float32 (batch, vocabulary); and a nested
@@ -29,11 +30,29 @@ class Step(Protocol):
         ...
 
 
-class CachedDecoder:
-    """A causal model as a ``Step``; its state is the cache or memory of the backbone.
+def reserve(step: Step, state: Any, tokens: Any) -> Any:
+    """Returns a state with room for this number of further tokens.
+
+    A step may have a method ``reserve(state, tokens)``; others make room in each call.
 
     Args:
-        backbone: a backbone with the input and the output ``cache`` or ``memory``, and the output
+        step: the step.
+        state: a state that it returned.
+        tokens: int32 scalar.
+    """
+    grow = getattr(step, "reserve", None)
+    return state if grow is None else grow(state, tokens)
+
+
+class CachedDecoder:
+    """A causal model with a cache as a ``Step``.
+
+    Its state is the cache, as buffers with room for further tokens, into which each call writes;
+    and a mask (batch, positions) of the buffers, 0 at padding. The mask is 1 at free positions,
+    which are hidden from earlier tokens anyway, so that no call has to change it.
+
+    Args:
+        backbone: a backbone with the input and the output ``cache``, and the output
             ``last_token``.
         head: a function from (batch, hidden) to logits (batch, vocabulary).
     """
@@ -41,15 +60,49 @@ class CachedDecoder:
     def __init__(self, backbone: Any, head: Callable[[tf.Tensor], tf.Tensor]) -> None:
         self.backbone = backbone
         self.head = head
-        self.kept = "cache" if "cache" in backbone.input else "memory"
+
+    def __call__(
+        self, token_ids: tf.Tensor, padding_mask: tf.Tensor, state: Any
+    ) -> tuple[tf.Tensor, Any]:
+        if state is None:
+            inputs = {"token_ids": token_ids, "padding_mask": padding_mask}
+            mask = padding_mask
+        else:
+            cache, mask = state
+            before = tf.shape(padding_mask)[1] - tf.shape(token_ids)[1]
+            inputs = {"token_ids": token_ids, "padding_mask": mask}
+            inputs |= {"cache": cache, "cache_length": before}
+        outputs = self.backbone(inputs, training=False, outputs=("last_token", "cache"))
+        logits = tf.cast(self.head(outputs["last_token"]), tf.float32)
+        return logits, (outputs["cache"], mask)
+
+    def reserve(self, state: Any, tokens: Any) -> Any:
+        cache, mask = state
+        more = tf.stack([tf.shape(mask)[0], tokens])
+        mask = tf.concat([mask, tf.ones(more, mask.dtype)], axis=1)
+        return tf.nest.map_structure(
+            lambda x: tf.pad(x, [[0, 0], [0, 0], [0, tokens], [0, 0]]), cache
+        ), mask
+
+
+class MemoryDecoder:
+    """A causal model with a memory (Transformer-XL, arXiv 1901.02860) as a ``Step``.
+
+    Its state is the memory. Arguments as for ``CachedDecoder``, of a backbone with the input and
+    the output ``memory``.
+    """
+
+    def __init__(self, backbone: Any, head: Callable[[tf.Tensor], tf.Tensor]) -> None:
+        self.backbone = backbone
+        self.head = head
 
     def __call__(
         self, token_ids: tf.Tensor, padding_mask: tf.Tensor, state: Any
     ) -> tuple[tf.Tensor, Any]:
         inputs = {"token_ids": token_ids, "padding_mask": padding_mask}
-        inputs |= {} if state is None else {self.kept: state}
-        outputs = self.backbone(inputs, training=False)
-        return tf.cast(self.head(outputs["last_token"]), tf.float32), outputs[self.kept]
+        inputs |= {} if state is None else {"memory": state}
+        outputs = self.backbone(inputs, training=False, outputs=("last_token", "memory"))
+        return tf.cast(self.head(outputs["last_token"]), tf.float32), outputs["memory"]
 
 
 class PermutationDecoder:
@@ -84,7 +137,7 @@ class PermutationDecoder:
             "target_mapping": last,
         }
         inputs |= {} if memory is None else {"memory": memory}
-        outputs = self.backbone(inputs, training=False)
+        outputs = self.backbone(inputs, training=False, outputs=("query_output", "memory"))
         known = tf.nest.map_structure(lambda x: x[:, :-2], outputs["memory"])
         logits = tf.cast(self.head(outputs["query_output"][:, 0]), tf.float32)
         return logits, (tokens[:, -1:], known)
@@ -92,5 +145,10 @@ class PermutationDecoder:
 
 def decoder(backbone: Any, head: Callable[[tf.Tensor], tf.Tensor]) -> Step:
     """Returns the ``Step`` for a backbone, by its inputs; ``head`` as for ``CachedDecoder``."""
-    kind = PermutationDecoder if "target_mapping" in backbone.input else CachedDecoder
+    kinds = {
+        "target_mapping": PermutationDecoder,
+        "cache": CachedDecoder,
+        "memory": MemoryDecoder,
+    }
+    kind = next(kind for name, kind in kinds.items() if name in backbone.input)
     return kind(backbone, head)

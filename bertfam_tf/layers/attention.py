@@ -12,7 +12,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from bertfam_tf.layers.fused import Dense, take
+from bertfam_tf.layers.fused import Dense, take, write
 from bertfam_tf.layers.initializers import normal
 from bertfam_tf.layers.masks import score_bounds
 from bertfam_tf.layers.unpadding import (
@@ -77,6 +77,8 @@ def attention_probabilities(scores, attention_mask=None):
 def split_heads(x, num_heads):
     """Reshapes (batch, length, heads · head size) to (batch, heads, length, head size)."""
     batch, length, width = ops.shape(x)
+    if isinstance(length, int) and length == 1:
+        return ops.reshape(x, (-1, num_heads, 1, width // num_heads))
     x = ops.reshape(x, (batch, length, num_heads, width // num_heads))
     return ops.transpose(x, (0, 2, 1, 3))  # (batch, heads, length, head size)
 
@@ -84,6 +86,8 @@ def split_heads(x, num_heads):
 def merge_heads(x):
     """Reshapes (batch, heads, length, head size) to (batch, length, heads · head size)."""
     batch, heads, length, size = ops.shape(x)
+    if isinstance(length, int) and length == 1:
+        return ops.reshape(x, (-1, 1, heads * size))
     return ops.reshape(ops.transpose(x, (0, 2, 1, 3)), (batch, length, heads * size))
 
 
@@ -446,14 +450,16 @@ class CachedSelfAttention(_DotProductAttention):
         x: (batch, length, width).
         cache: ``(keys, values)`` of earlier tokens, both (batch, num_heads, cached length, head
             size); None for no earlier tokens.
-        attention_mask: boolean, broadcastable to (batch, num_heads, length, cached length +
-            length).
+        cache_length: the number of positions of ``cache`` that are used, an int32 scalar; keys and
+            values are then written after them, into the rest of the cache. None if all are used;
+            keys and values are then appended.
+        attention_mask: boolean, broadcastable to (batch, num_heads, length, keys), where keys are
+            cached length + length, or the length of a cache that is written to.
         positions: the third argument of the layer ``positions``, which gets all keys.
 
     Returns:
-        ``(output, scores, cache)``: the first two are the same as from ``SelfAttention``, with
-        cached length + length keys; the cache is the keys and values of all tokens, for the next
-        call.
+        ``(output, scores, cache)``: the first two are the same as from ``SelfAttention``; the cache
+        is the keys and values of all tokens, for the next call.
     """
 
     def __init__(self, num_heads, head_size, dropout=0.0, stddev=0.02, **kwargs):
@@ -469,10 +475,23 @@ class CachedSelfAttention(_DotProductAttention):
         cached = (batch, self.num_heads, None, self.head_size)
         return x_shape, (batch, self.num_heads, length, None), (cached, cached)
 
-    def call(self, x, cache=None, attention_mask=None, positions=None, training=None):
+    def call(
+        self,
+        x,
+        cache=None,
+        cache_length=None,
+        attention_mask=None,
+        positions=None,
+        training=None,
+    ):
         projected = ops.split(self.query_key_value(x), 3, axis=-1)
         query, key, value = (split_heads(tensor, self.num_heads) for tensor in projected)
-        if cache is not None:
+        if cache_length is not None:
+            key, value = (
+                write(buffer, new, cache_length, axis=2)
+                for buffer, new in zip(cache, (key, value), strict=True)
+            )
+        elif cache is not None:
             key = ops.concatenate([cache[0], key], axis=2)  # (batch, heads, keys, head size)
             value = ops.concatenate([cache[1], value], axis=2)  # (batch, heads, keys, head size)
         output, scores = self._attend(query, key, value, attention_mask, positions, training)

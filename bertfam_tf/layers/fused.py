@@ -17,6 +17,11 @@ def _fuses(x: Any) -> bool:
     return keras.backend.backend() == "tensorflow" and len(x.shape) == 2
 
 
+def _is_one_position(x: Any) -> bool:
+    """Returns whether ``x`` is (batch, 1, width), as in a step of a decoder."""
+    return keras.backend.backend() == "tensorflow" and len(x.shape) == 3 and x.shape[1] == 1
+
+
 def take(x: Any, indices: Any) -> Any:
     """Computes ``ops.take`` along the first axis, for indices that are known to be non-negative.
 
@@ -27,6 +32,37 @@ def take(x: Any, indices: Any) -> Any:
     import tensorflow as tf
 
     return tf.gather(x, indices)
+
+
+def write(buffer: Any, values: Any, start: Any, axis: int) -> Any:
+    """Returns ``buffer`` with ``values`` from position ``start`` of an axis on.
+
+    TensorFlow writes into the memory of ``buffer`` if nothing else reads it any more, as in a loop.
+
+    Args:
+        buffer: (…, length, …).
+        values: as ``buffer``, with at most ``length`` positions along the axis.
+        start: int32 scalar.
+        axis: the axis.
+    """
+    if keras.backend.backend() != "tensorflow":
+        begin = tuple(start if i == axis else 0 for i in range(len(buffer.shape)))
+        return ops.slice_update(buffer, begin, values)
+    import tensorflow as tf
+
+    zeros, ones = [[x] * len(buffer.shape) for x in (0, 1)]
+    begin, end = [list(zeros), list(zeros)]
+    begin[axis], end[axis] = start, start + tf.shape(values)[axis]
+    others = sum(1 << i for i in range(len(buffer.shape)) if i != axis)
+    return tf.raw_ops.TensorStridedSliceUpdate(
+        input=buffer,
+        begin=tf.stack(begin),
+        end=tf.stack(end),
+        strides=ones,
+        value=values,
+        begin_mask=others,
+        end_mask=others,
+    )
 
 
 def split_rows(x: Any, sizes: Any) -> list:
@@ -115,6 +151,12 @@ class Dense(keras.layers.Dense):
     """``keras.layers.Dense``; arguments and call are the same."""
 
     def call(self, x, training=None):
+        if self.quantization_mode is None and _is_one_position(x):
+            # With constant shapes, no operation computes one while a decoder's loop runs.
+            y = ops.matmul(ops.reshape(x, (-1, x.shape[-1])), self.kernel)
+            y = ops.reshape(y, (-1, 1, y.shape[-1]))
+            y = y if self.bias is None else ops.add(y, self.bias)
+            return y if self.activation is None else self.activation(y)
         if self.bias is None or self.quantization_mode is not None or not _fuses(x):
             return super().call(x, training=training)
         x = Product(self.kernel, ops.convert_to_tensor(self.bias))(x)
@@ -135,7 +177,7 @@ class LayerNormalization(keras.layers.LayerNormalization):
     def call(self, x):
         half = keras.backend.standardize_dtype(x.dtype) not in ("float32", "float64")
         plain = self.gamma is not None and self.beta is not None and not self.rms_scaling
-        if half or not plain or not _fuses(x):
+        if half or not plain or not (_fuses(x) or _is_one_position(x)):
             return super().call(x)
         centred = x - ops.mean(x, axis=-1, keepdims=True)
         variance = ops.mean(ops.square(centred), axis=-1, keepdims=True)

@@ -185,18 +185,21 @@ def other_segment(segment_ids, memory):
     return ops.not_equal(ops.expand_dims(segment_ids, 2), ops.expand_dims(keys, 1))
 
 
-def causal_padding_mask(padding_mask, length):
-    """Returns the causal mask combined with a padding mask, for queries at the last positions.
+def causal_padding_mask(padding_mask, length, start=None):
+    """Returns the causal mask combined with a padding mask.
 
     Args:
-        padding_mask: (batch, cached length + length), non-zero at real tokens.
+        padding_mask: (batch, keys), non-zero at real tokens.
         length: the number of queries.
+        start: the position of the first query; None if the queries are the last positions.
 
     Returns:
-        Boolean (batch, 1, length, cached length + length).
+        Boolean (batch, 1, length, keys).
     """
-    keys = ops.arange(ops.shape(padding_mask)[1])  # (keys,)
-    queries = ops.expand_dims(keys[ops.shape(keys)[0] - length :], 1)  # (queries, 1)
+    count = ops.shape(padding_mask)[1]
+    start = count - length if start is None else start
+    keys = ops.arange(count)  # (keys,)
+    queries = ops.expand_dims(ops.arange(length) + start, 1)  # (queries, 1)
     return ops.logical_and(
         ops.expand_dims(ops.expand_dims(ops.expand_dims(keys, 0) <= queries, 0), 0),
         attention_mask_from_padding(padding_mask),
@@ -204,30 +207,37 @@ def causal_padding_mask(padding_mask, length):
 
 
 class DecoderMask(keras.layers.Layer):
-    """Position ids and causal mask for the last tokens of ``padding_mask``.
+    """Position ids and masks for tokens among those of ``padding_mask``.
 
     A layer, because lengths are unknown until it is called.
 
     Call:
         token_ids: int (batch, length).
-        padding_mask: (batch, cached length + length), non-zero at real tokens; padding may be on
-            either side.
+        padding_mask: (batch, keys), non-zero at real tokens; padding may be on either side.
+        cache_length: the position of the first of ``token_ids`` in ``padding_mask``, an int32
+            scalar; None if they are the last ones.
 
     Returns:
-        ``(position_ids, attention_mask)``: int32 (batch, length), which count real tokens only and
-        are 0 before the first one; and the mask of ``causal_padding_mask``.
+        ``(position_ids, attention_mask, token_mask)``: int32 (batch, length), which count real
+        tokens only and are 0 before the first one; the mask of ``causal_padding_mask``; and the
+        part of ``padding_mask`` for ``token_ids``, (batch, length).
     """
 
-    def call(self, token_ids, padding_mask):
-        length = ops.shape(token_ids)[1]
+    def call(self, token_ids, padding_mask, cache_length=None):
+        batch, length = ops.shape(token_ids)
+        start = ops.shape(padding_mask)[1] - length if cache_length is None else cache_length
         real = ops.cast(ops.cast(padding_mask, "bool"), "int32")
         positions = ops.maximum(ops.cumsum(real, axis=1) - 1, 0)
-        start = ops.shape(padding_mask)[1] - length
-        return positions[:, start:], causal_padding_mask(padding_mask, length)
+        # A slice of this size keeps a length that is known while the graph is traced.
+        position_ids, token_mask = (
+            ops.slice(x, (0, start), (batch, length)) for x in (positions, padding_mask)
+        )
+        return position_ids, causal_padding_mask(padding_mask, length, start), token_mask
 
-    def compute_output_spec(self, token_ids, padding_mask):
+    def compute_output_spec(self, token_ids, padding_mask, cache_length=None):
         (batch, length), keys = token_ids.shape, padding_mask.shape[1]
         return (
             keras.KerasTensor((batch, length), "int32"),
             keras.KerasTensor((batch, 1, length, keys), "bool"),
+            keras.KerasTensor((batch, length), padding_mask.dtype),
         )

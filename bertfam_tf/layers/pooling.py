@@ -114,6 +114,8 @@ class LastTokenPooling(keras.layers.Layer):
 
     def call(self, x, padding_mask):
         length = ops.shape(x)[1]
+        if isinstance(length, int) and length == 1:
+            return x[:, 0]
         real = padding_mask[:, ops.shape(padding_mask)[1] - length :]
         positions = ops.arange(length) * ops.cast(
             ops.cast(real, "bool"), "int32"

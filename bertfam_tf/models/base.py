@@ -110,6 +110,7 @@ def _no_predictions(tokens: Any, spec: Any) -> Any:
     return ops.cast(ops.expand_dims(ops.zeros_like(tokens), 1)[:, :0], spec.dtype)
 
 
+_CACHE_LENGTH = "cache_length"
 # All inputs, and the defaults of optional ones: functions of the token ids, and of the input's
 # shape and dtype.
 _INPUTS: dict[str, Callable | None] = {
@@ -119,6 +120,7 @@ _INPUTS: dict[str, Callable | None] = {
     "position_ids": lambda tokens, spec: ops.cumsum(ops.ones_like(tokens), axis=1) - 1,
     "language_ids": None,
     "cache": _empty,
+    _CACHE_LENGTH: None,
     "memory": _empty,
     # One value, broadcast to all pairs.
     "perm_mask": lambda tokens, spec: ops.expand_dims(ops.zeros_like(tokens[:, :1], spec.dtype), 1),
@@ -191,6 +193,8 @@ class Backbone(keras.Model):
         single_example: whether the model is for batches of one example without padding, where the
             family can compute real tokens only. Weights and outputs are the same.
         outputs: the names of the outputs that the model has; None for all.
+        cache_in_place: whether the model has the input ``cache_length``. A call with this input
+            uses such a model of the same layers, so this is rarely needed.
 
     Call:
         inputs: dict of int32 tensors (batch, length): ``token_ids``, in families that read
@@ -200,10 +204,13 @@ class Backbone(keras.Model):
             tokens, by default of none, are inputs too: ``memory``, a tuple with (batch, memory
             length, hidden) for each layer, or ``cache``, a tuple with (keys, values) for each
             layer, both (batch, heads, cached length, head size); with a cache, the padding mask is
-            (batch, cached length + length). ``perm_mask`` (batch, length, length) is 1 where a
-            query (second axis) must not attend to a key (third axis), by default nowhere;
-            ``target_mapping`` (batch, predictions, length) is 1 at the position of a prediction, by
-            default there is none.
+            (batch, cached length + length). With ``cache_length``, an int32 scalar, the cache is a
+            set of buffers of a fixed length of which the first ``cache_length`` positions are
+            used: keys and values of the new tokens are written after them, in place where the
+            backend can, and the padding mask covers all positions of the buffers. ``perm_mask``
+            (batch, length, length) is 1 where a query (second axis) must not attend to a key (third
+            axis), by default nowhere; ``target_mapping`` (batch, predictions, length) is 1 at the
+            position of a prediction, by default there is none.
         outputs: the name of the output to return, or several names, so that nothing else is
             computed; None for all.
 
@@ -239,13 +246,21 @@ class Backbone(keras.Model):
         unpadded: bool = False,
         single_example: bool = False,
         outputs: Iterable[str] | None = None,
+        cache_in_place: bool = False,
         **kwargs,
     ):
         record = registry.get(family)
         fields = config if isinstance(config, dict) else config.to_dict()
         typed: Any = record.config.from_dict(fields)
         names = None if outputs is None else tuple(outputs)
-        wired = Parts(parts, dtype, unpadded=unpadded, single_example=single_example, outputs=names)
+        wired = Parts(
+            parts,
+            dtype,
+            unpadded=unpadded,
+            single_example=single_example,
+            outputs=names,
+            cache_in_place=cache_in_place,
+        )
         inputs, outputs_by_name = record.wire(typed, wired)
         outputs_by_name.setdefault("first_token", outputs_by_name["sequence_output"][:, 0, :])
         kwargs.setdefault("name", f"{family}_backbone")
@@ -258,13 +273,18 @@ class Backbone(keras.Model):
         self._variant = functools.cache(lambda *choice: _variant(self, *choice))
 
     def __call__(self, inputs, *args, **kwargs):
-        if isinstance(inputs, dict):
-            inputs = self.complete(inputs)
         names = _names(kwargs.get("outputs"))
+        if isinstance(inputs, dict):
+            if _CACHE_LENGTH in inputs and "cache" in self.input and not self.parts.cache_in_place:
+                kwargs.pop("outputs", None)
+                model = self._variant(self.parts.unpadded, names, True, False)
+                return model(inputs, *args, **kwargs)
+            inputs = self.complete(inputs)
         if names is not None and not self.output.keys() >= set(names):
             # Keras expects that a layer has no more outputs in a call than ``output`` has.
             del kwargs["outputs"]
-            return self._variant(self.parts.unpadded, names)(inputs, *args, **kwargs)
+            model = self._variant(self.parts.unpadded, names, self.parts.cache_in_place, False)
+            return model(inputs, *args, **kwargs)
         return super().__call__(inputs, *args, **kwargs)
 
     def compute_output_spec(self, inputs, training=None, mask=None, outputs=None):
@@ -279,10 +299,11 @@ class Backbone(keras.Model):
         unpadded = self.parts.unpadded or leave_out
         if names is None and unpadded == self.parts.unpadded:
             return super().call(inputs, training=training, mask=mask)
-        variant = self._variant(unpadded, names)
+        in_place = self.parts.cache_in_place
+        variant = self._variant(unpadded, names, in_place, False)
         if not (leave_out and names and _branches_for_single_examples(inputs, training)):
             return variant(inputs, training=training)
-        single = self._variant(False, names, True)
+        single = self._variant(False, names, in_place, True)
         real = inputs["padding_mask"]
         # One example without padding: the mask is at most 1, and the minimum of no mask is larger.
         return ops.cond(
@@ -368,6 +389,7 @@ class Backbone(keras.Model):
             "unpadded": self.parts.unpadded,
             "single_example": self.parts.single_example,
             "outputs": self.parts.outputs,
+            "cache_in_place": self.parts.cache_in_place,
         }
 
     @classmethod
@@ -404,9 +426,10 @@ def _variant(
     backbone: Backbone,
     unpadded: bool,
     outputs: tuple[str, ...] | None,
-    single_example: bool = False,
+    cache_in_place: bool,
+    single_example: bool,
 ) -> Backbone:
-    """Returns a model of the same layers that computes real tokens only, or fewer outputs."""
+    """Returns a model of the same layers with other options."""
     return Backbone(
         backbone.family,
         backbone.config,
@@ -415,6 +438,7 @@ def _variant(
         unpadded=unpadded,
         single_example=single_example,
         outputs=backbone.parts.outputs if outputs is None else outputs,
+        cache_in_place=cache_in_place,
     )
 
 

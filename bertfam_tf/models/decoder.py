@@ -10,7 +10,10 @@ from bertfam_tf.models.parts import Parts
 
 
 def inputs(config: Any, parts: Parts) -> dict:
-    """Returns the inputs ``token_ids``, ``padding_mask`` and the ``cache`` of earlier tokens."""
+    """Returns the inputs ``token_ids``, ``padding_mask`` and the ``cache`` of earlier tokens.
+
+    If the cache is written in place, ``cache_length`` is one too.
+    """
     tensors: dict = {
         name: keras.Input((None,), dtype="int32", name=name)
         for name in ("token_ids", "padding_mask")
@@ -21,6 +24,8 @@ def inputs(config: Any, parts: Parts) -> dict:
         tuple(keras.Input(shape, dtype=dtype, name=f"cached_{x}_{i}") for x in ("keys", "values"))
         for i in range(config.num_layers)
     )
+    if parts.cache_in_place:
+        tensors["cache_length"] = keras.Input(batch_shape=(), dtype="int32", name="cache_length")
     return tensors
 
 
@@ -89,12 +94,14 @@ def decode(
     Returns:
         The dict that ``Backbone`` returns; the last of the hidden states is the sequence output.
     """
-    padding_mask = given["padding_mask"]
-    positions, mask = parts("mask", layers.DecoderMask)(given["token_ids"], padding_mask)
+    written = {"cache_length": given["cache_length"]} if parts.cache_in_place else {}
+    positions, mask, token_mask = parts("mask", layers.DecoderMask)(
+        given["token_ids"], given["padding_mask"], **written
+    )
     x = embed(config, parts, given["token_ids"], positions)
     hidden_states, attention_scores, cache = [x], [], []
     for block, before in zip(blocks, given["cache"], strict=True):
-        x, scores, now = block(x, attention_mask=mask, cache=before)
+        x, scores, now = block(x, attention_mask=mask, cache=before, **written)
         hidden_states.append(x)
         attention_scores.append(scores)
         cache.append(now)
@@ -102,7 +109,7 @@ def decode(
         x = hidden_states[-1] = final_norm(x)
     return {
         "sequence_output": x,
-        "last_token": parts("last_token", layers.LastTokenPooling)(x, padding_mask),
+        "last_token": parts("last_token", layers.LastTokenPooling)(x, token_mask),
         "hidden_states": hidden_states,
         "attention_scores": attention_scores,
         **encoder.probabilities(parts, attention_scores, [mask] * len(blocks)),

@@ -23,6 +23,8 @@ class Parts(Mapping[str, keras.layers.Layer]):
         single_example: whether to wire layers for batches of one example without padding, where
             the family can compute real tokens only.
         outputs: the names of the outputs that the model has; None for all.
+        cache_in_place: whether new keys and values are written into the cache's buffers, after the
+            first ``cache_length`` positions, instead of appended.
 
     Attributes:
         can_unpad: whether the wiring asked for a layout, so that padding can be left out.
@@ -39,12 +41,14 @@ class Parts(Mapping[str, keras.layers.Layer]):
         unpadded: bool = False,
         single_example: bool = False,
         outputs: Collection[str] | None = None,
+        cache_in_place: bool = False,
     ):
         self._layers = dict(layers or {})
         self.unpadded = unpadded
         self.single_example = single_example
         self.can_unpad = False
         self.outputs = outputs
+        self.cache_in_place = cache_in_place
         self._layouts: dict[int, TokenLayout] = {}
         self.dtype_policy = keras.dtype_policies.get(dtype)
         for name, layer in self._layers.items():

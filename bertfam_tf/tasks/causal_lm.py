@@ -159,7 +159,7 @@ class CausalLM(Task):
         self._compiled_loop = lru_cache(maxsize=8)(self._make_loop)
         self._compiled_steps = lru_cache(maxsize=8)(self._make_steps)
         self._prompts = Frame(_PROMPT, self.tokenizer.special_ids)
-        self._step = generation.decoder(self.backbone, self.head.logits)
+        self._step = generation.decoder(self.backbone, self.head.logits_of_few)
 
     def perplexity(self, x: Any, *, batch_size: int = 8) -> float:
         """Returns the perplexity of texts: exp of the mean cross-entropy per token.
@@ -337,7 +337,7 @@ class CausalLM(Task):
         return loop.get_concrete_function()
 
     def _make_steps(self, options: GenerationOptions, stops: tuple[int, ...]) -> Any:
-        """Functions that encode prompts, choose one more token, and decode: for streaming."""
+        """Functions that encode prompts, make room, choose one more token, and decode."""
         read = tf.TensorSpec([None], tf.string), tf.TensorSpec([2], tf.int32)
 
         @tf.function(input_signature=read, autograph=False)
@@ -347,11 +347,13 @@ class CausalLM(Task):
             return generation.begin(self._step, ids, mask, options, stops, seed)
 
         begun = begin.get_concrete_function()
+        progress = generation.progress_spec(begun.structured_outputs)
 
-        @tf.function(
-            input_signature=[generation.progress_spec(begun.structured_outputs), read[1]],
-            autograph=False,
-        )
+        @tf.function(input_signature=[progress], autograph=False)
+        def with_room(progress):
+            return generation.with_room(self._step, progress, options)
+
+        @tf.function(input_signature=[progress, read[1]], autograph=False)
         def advance(progress, seed):
             return generation.advance(self._step, progress, options, stops, 0, seed)
 
@@ -359,7 +361,7 @@ class CausalLM(Task):
         def write(tokens):
             return self._written(tokens, stops)
 
-        return begun, advance.get_concrete_function(), write.get_concrete_function()
+        return begun, *(f.get_concrete_function() for f in (with_room, advance, write))
 
     def _stream(
         self,
@@ -369,18 +371,20 @@ class CausalLM(Task):
         stops: tuple[int, ...],
         callback: Callable[[list[str]], Any],
     ) -> list[str]:
-        begin, advance, write = self._compiled_steps(options, stops)
+        begin, with_room, advance, write = self._compiled_steps(options, stops)
         progress = begin(prompts, seed)
         sent = [""] * prompts.shape[0]
-        for left in reversed(range(options.max_new_tokens)):
+        for done in range(options.max_new_tokens):
             texts = as_text(write(progress.new_tokens))
-            last = not left or bool(tf.reduce_all(progress.finished))
+            last = done == options.max_new_tokens - 1 or bool(tf.reduce_all(progress.finished))
             # An incomplete character at the end may still change.
             known = [text if last else text.rstrip(_REPLACEMENT) for text in texts]
             callback([text[len(before) :] for text, before in zip(known, sent, strict=True)])
             sent = [max(text, before, key=len) for text, before in zip(known, sent, strict=True)]
             if last:
                 break
+            if done % generation.block_length(options) == 0:
+                progress = with_room(progress)
             progress = advance(progress, seed)
         return texts
 
