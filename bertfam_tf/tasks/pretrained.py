@@ -116,6 +116,8 @@ def _open_task(
     if classes is not None and options.get(classes) is None:
         options[classes] = checkpoint.head_labels(head or "")
         if options[classes] is None:
+            if head is None:
+                raise ValueError(f"{cls.__name__}.from_pretrained needs {classes}.")
             raise ValueError(f"{path} has no {head} head; pass {classes}.")
     new_pooler = _needs_new_pooler(checkpoint, head, rest)
     backbone = checkpoint.backbone(new_pooler=new_pooler)
