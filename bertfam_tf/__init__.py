@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from bertfam_tf.tasks import (
         CausalLM as CausalLM,
         EmbedderTrainer as EmbedderTrainer,
+        FewShotClassifier as FewShotClassifier,
         MaskedLM as MaskedLM,
         MultiLabelClassifier as MultiLabelClassifier,
         MultipleChoice as MultipleChoice,
@@ -77,6 +78,7 @@ _HOME = {
     "Distiller": "distill",
     "EmbedderTrainer": "tasks",
     "CausalLM": "tasks",
+    "FewShotClassifier": "tasks",
     "MaskedLM": "tasks",
     "MultiLabelClassifier": "tasks",
     "MultiTask": "tasks",

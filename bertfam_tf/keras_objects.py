@@ -31,8 +31,8 @@ HOME = {
     "WordAccuracy": "tasks.tag_targets",
     **dict.fromkeys(
         """
-        CausalLM MaskedLM MultiLabelClassifier MultipleChoice Reranker SpanQA SparseEmbedder
-        TextClassifier TextEmbedder TextRegressor TokenTagger ZeroShotClassifier
+        CausalLM FewShotClassifier MaskedLM MultiLabelClassifier MultipleChoice Reranker SpanQA
+        SparseEmbedder TextClassifier TextEmbedder TextRegressor TokenTagger ZeroShotClassifier
         """.split(),
         "tasks",
     ),

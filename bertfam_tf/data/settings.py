@@ -24,6 +24,8 @@ class DataConfig:
             tasks whose labels are numbers to these, such as ``{relevant: "1", other: "0"}``; None
             for the distinct labels of the training file, sorted.
         limit: the maximum number of training examples.
+        per_label: the number of training examples of each label, drawn with ``train.seed``; None
+            for all.
         format: tsv, csv, jsonl, json, parquet, arrow, conll, squad, race or tfds; None decides by
             the files' names. Text may be compressed by gzip.
         columns: columns of tasks with other texts, such as ``{question: q, context: passage}``
@@ -48,6 +50,7 @@ class DataConfig:
     label: str | int | None = "label"
     labels: list[str] | dict[str, str] | None = None
     limit: int | None = setting(None, at_least=1)
+    per_label: int | None = setting(None, at_least=1)
     format: str | None = None
     columns: dict[str, str | int | list[str | int]] | None = None
     on_error: str = setting("raise", choices=("raise", "skip"))

@@ -178,7 +178,8 @@ def _student(recipe: DistillRecipe, cls: type[Task], teacher: Task) -> Any:
 def _open(recipe: DistillRecipe, cls: type[Task], student: Task, split: str) -> Split:
     """A split as ``(features, label)``; of tasks without labels the lines of text files."""
     if cls.labels_type is not None:
-        return open_split(recipe.data, split, recipe.task, student.class_names or None)
+        names = student.class_names or None
+        return open_split(recipe.data, split, recipe.task, names, recipe.train.seed)
     given = getattr(recipe.data, split)
     files = [
         str(file) for file in find_files(map(expand, [given] if isinstance(given, str) else given))

@@ -62,7 +62,7 @@ def _run(recipe: Recipe, directory: RunDirectory) -> dict[str, float]:
     cls = trainable_task(recipe.task)
     keras.utils.set_random_seed(recipe.train.seed)
     settings = trainer_settings(recipe)
-    split = open_split(recipe.data, "train", recipe.task)
+    split = open_split(recipe.data, "train", recipe.task, seed=recipe.train.seed)
     rows = split.rows
     task = _build(recipe, cls, rows, split.names)
     # A file or a language that is missing stops the run before it trains.
@@ -73,7 +73,9 @@ def _run(recipe: Recipe, directory: RunDirectory) -> dict[str, float]:
     model = task.trainer(settings)
     directory.begin()
     split.announce()
-    _fit(model, recipe, directory, rows, factors)
+    examples = task.training_rows(rows, settings, recipe.train.seed)
+    _fit(model, recipe, directory, examples, factors, validate=task.validates_epochs)
+    task.finish_training(rows, settings)
     if directory.writes:
         task.save(directory.path / MODEL)
         _log.info("The model is in %s.", directory.path / MODEL)
@@ -209,6 +211,7 @@ def _fit(
     directory: RunDirectory,
     rows: tf.data.Dataset,
     factors: dict[str, float] | None,
+    validate: bool,
 ) -> None:
     """Trains a model.
 
@@ -218,14 +221,17 @@ def _fit(
         directory: the run directory.
         rows: the training examples.
         factors: learning rate factors by weight; None for one rate.
+        validate: whether the dev split is evaluated after each epoch.
     """
     settings = recipe.train
     count_tokens = getattr(model, "count_tokens", None)
     passes = engine.text_passes(rows, settings, count_tokens, by_length=model.batches_by_length)
     steps, epochs = passes.epochs(settings)
-    engine.compile_model(model, settings, steps * epochs, factors=factors, **_metrics(recipe))
+    # The metrics are the task's, and another model trains something else.
+    metrics = _metrics(recipe) if isinstance(model, tasks.Task) else {}
+    engine.compile_model(model, settings, steps * epochs, factors=factors, **metrics)
     validation: Any = None
-    if recipe.data.dev is not None:
+    if recipe.data.dev is not None and validate:
         names = getattr(model, "class_names", None)
         validation = read_split(recipe.data, "dev", recipe.task, names or None)
         validation = validation.batch(settings.batch_size or DEFAULT_BATCH_SIZE)

@@ -63,7 +63,7 @@ def _run(recipe: MultiTaskRecipe, directory: RunDirectory) -> dict[str, float]:
     built: dict[str, tasks.Task] = {}
     for name, each in recipe.tasks.items():
         cls = trainable_task(each.task)
-        splits[name] = open_split(each.data, "train", each.task)
+        splits[name] = open_split(each.data, "train", each.task, seed=settings.seed)
         rows[name] = splits[name].rows
         options = task_options(recipe.of(name), cls, rows[name], splits[name].names)
         if built:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from bertfam_tf import tasks
@@ -92,11 +94,21 @@ def published_name(data: DataConfig) -> str | None:
     return None if found is None else found[0]
 
 
-def open_split(data: DataConfig, split: str, task: str, names: list[str] | None = None) -> Split:
-    """A split as ``read_split`` returns it, with its labels."""
+def open_split(
+    data: DataConfig, split: str, task: str, names: list[str] | None = None, seed: int = 0
+) -> Split:
+    """A split as ``read_split`` returns it, with its labels.
+
+    Args:
+        data, split, task, names: the same as for ``read_split``.
+        seed: of the training examples that ``data.per_label`` draws.
+    """
     rows, target = rows_of(data, split, task, names)
-    found = [] if target is None else target.names
-    return Split(rows.dataset(), found, _described(rows, target, getattr(data, split)))
+    found, files = [] if target is None else target.names, getattr(data, split)
+    opened = Split(rows.dataset(), found, _described(rows, target, files))
+    if split != "train" or data.per_label is None:
+        return opened
+    return _drawn(opened, data.per_label, seed, files)
 
 
 def rows_of(
@@ -127,6 +139,30 @@ def rows_of(
         data_dir=None if data.data_dir is None else str(expand(data.data_dir)),
     )
     return rows, target
+
+
+def _drawn(split: Split, number: int, seed: int, files: str | list[str]) -> Split:
+    """Returns a split with a number of random examples of each label, in their order."""
+    rows = split.rows
+    spec = rows.element_spec[-1]
+    if len(rows.element_spec) < 2 or spec.dtype != tf.string or spec.shape.rank != 0:
+        raise ValueError("data.per_label must be null for a task without a label for each example.")
+    labels = np.array([label.decode() for _, label in rows.as_numpy_iterator()])
+    for name, count in Counter(labels.tolist()).items():
+        if count < number:
+            raise ValueError(
+                f"data.per_label is {number}, but there are {count} examples of the label {name!r}."
+            )
+    random = np.random.default_rng(seed)
+    kept = np.zeros(len(labels), bool)
+    for name in sorted(set(labels.tolist())):
+        kept[random.choice(np.flatnonzero(labels == name), number, replace=False)] = True
+    mask = tf.constant(kept)
+    chosen = rows.enumerate().filter(lambda i, row: mask[i]).map(lambda i, row: row)
+    chosen = chosen.apply(tf.data.experimental.assert_cardinality(int(kept.sum())))
+    names = files if isinstance(files, str) else join_names(files, 3)
+    text = f"{names}: {kept.sum():,} of {len(labels):,} examples, {number} of each label."
+    return split._replace(rows=chosen, description=text)
 
 
 def _described(rows: Rows, target: Target | None, files: str | list[str]) -> str:

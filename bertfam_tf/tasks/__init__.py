@@ -2,6 +2,7 @@
 
 from bertfam_tf.tasks.causal_lm import CausalLM
 from bertfam_tf.tasks.embedder_trainer import EmbedderTrainer
+from bertfam_tf.tasks.few_shot_classifier import FewShotClassifier
 from bertfam_tf.tasks.keras_hub import to_keras_hub
 from bertfam_tf.tasks.loading import load, load_checkpoint
 from bertfam_tf.tasks.masked_lm import MaskedLM
@@ -24,6 +25,7 @@ from bertfam_tf.tasks.zero_shot import ZeroShotClassifier
 __all__ = [
     "CausalLM",
     "EmbedderTrainer",
+    "FewShotClassifier",
     "MaskedLM",
     "MultiLabelClassifier",
     "MultiTask",

@@ -29,7 +29,7 @@ _NEGATIVES = "negatives"
 _FIELDS = Fields((TEXT, TEXT_PAIR), (_NEGATIVES,))
 _SINGLE = Fields((TEXT,), ())
 
-Similarity = Literal["contrastive", "cosent", "cosine", "embedding_mse"]
+Similarity = Literal["contrastive", "supervised_contrastive", "cosent", "cosine", "embedding_mse"]
 
 
 class EmbedderTrainer(TextLearner):
@@ -43,6 +43,9 @@ class EmbedderTrainer(TextLearner):
       cross-entropy of the pair's second text among the second texts of the batch and all negatives
       (InfoNCE with in-batch negatives; arXiv 1705.00652). Texts that are equal to the positive are
       not used as negatives.
+    * ``"supervised_contrastive"``: two texts of one class, whose number is the label. The loss is
+      the cross-entropy of each text's class among all other texts of the batch (SupCon, arXiv
+      2004.11362, equation 2).
     * ``"cosent"``: the labels are similarities. The loss compares all pairs of examples in a batch:
       a higher label requires a higher cosine similarity (CoSENT, Su 2022).
     * ``"cosine"``: the squared error of the cosine similarity, for labels from -1 to 1 (arXiv
@@ -57,7 +60,8 @@ class EmbedderTrainer(TextLearner):
     Args:
         embedder: the embedder to train.
         objective: as above.
-        temperature: divides cosine similarities in ``"contrastive"`` and ``"cosent"``.
+        temperature: divides cosine similarities in ``"contrastive"``,
+            ``"supervised_contrastive"`` and ``"cosent"``.
         symmetric: whether ``"contrastive"`` is the mean of both directions: second text given the
             first, and first given the second.
         dimensions: sizes to which vectors are truncated; the losses of all sizes are added up
@@ -386,6 +390,9 @@ class _Similarity:
             if self.kind == "contrastive":
                 parts.append(self._contrastive(x, others, batch.weights))
                 continue
+            if self.kind == "supervised_contrastive":
+                parts.append(self._of_classes(x, batch.targets))
+                continue
             cosines = ops.sum(x[:, 0] * x[:, 1], axis=-1)  # (batch,)
             if self.kind == "cosine":
                 parts.append(mean_loss(ops.square(cosines - batch.targets), batch.weights))
@@ -410,6 +417,17 @@ class _Similarity:
         scores = ops.concatenate([scores, others], axis=1)
         losses = ops.sparse_categorical_crossentropy(right, scores, from_logits=True)
         return mean_loss(losses if backward is None else (losses + backward) / 2, weights)
+
+    def _of_classes(self, x: Any, classes: Any) -> SumAndCount:
+        texts = ops.reshape(x, (-1, x.shape[-1]))  # (2 batch, width)
+        classes = ops.repeat(classes, 2)
+        itself = ops.eye(ops.shape(texts)[0], dtype="bool")
+        scores = ops.matmul(texts, ops.transpose(texts)) / self.temperature
+        log_chances = ops.log_softmax(ops.where(itself, -1e9, scores), axis=-1)
+        same = ops.logical_and(classes[:, None] == classes[None, :], ops.logical_not(itself))
+        same = ops.cast(same, "float32")
+        losses = -ops.sum(same * log_chances, axis=-1) / ops.sum(same, axis=-1)
+        return mean_loss(losses, None)
 
     def _cosent(self, cosines: Any, targets: Any) -> SumAndCount:
         # For each pair of examples: by how much the wrong one has the larger cosine.

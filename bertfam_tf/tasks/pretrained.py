@@ -148,6 +148,8 @@ def _class_names(
     stored = checkpoint.head_labels(head)
     if given is not None and (stored is None or len(stored) != given):
         return numbered(given)
+    if stored is None and not head:
+        raise ValueError(f"The task needs {option}: the names of the labels.")
     if stored is None:
         raise ValueError(f"{path} has no {head} head; pass {option}.")
     return stored

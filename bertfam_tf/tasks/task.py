@@ -70,6 +70,8 @@ class Task(Hinted, TaskStorage, TaskInference, TaskTraining):
         trainer_settings: a dataclass of the settings of the model that trains the task, if that is
             not the task itself; the section ``trainer`` of recipes.
         unused_settings: keys of the section ``train`` of recipes that training does not support.
+        validates_epochs: whether recipes evaluate the dev split after each epoch, not only at the
+            end.
         problem_type: ``problem_type`` in Hugging Face's config, or None.
         ranked_scores: whether ``scores`` of an answer has one for each of ``class_names``.
         needs_head: whether ``from_pretrained`` rejects checkpoints without the head.
@@ -92,6 +94,7 @@ class Task(Hinted, TaskStorage, TaskInference, TaskTraining):
     file_labels_type: ClassVar[type[Target] | None] = None
     trainer_settings: ClassVar[type[Any] | None] = None
     unused_settings: ClassVar[tuple[str, ...]] = ()
+    validates_epochs: ClassVar[bool] = True
     problem_type: ClassVar[str | None] = None
     ranked_scores: ClassVar[bool] = False
     needs_head: ClassVar[bool] = False
@@ -358,6 +361,23 @@ class Task(Hinted, TaskStorage, TaskInference, TaskTraining):
             settings: of type ``trainer_settings``, or None.
         """
         return self
+
+    def training_rows(self, rows: tf.data.Dataset, settings: Any, seed: int) -> tf.data.Dataset:
+        """Returns the examples for the model of ``trainer``, made of the task's: the same here.
+
+        Args:
+            rows: single examples, ``(features, label)``, of known cardinality.
+            settings: of type ``trainer_settings``, or None.
+            seed: of random choices.
+        """
+        return rows
+
+    def finish_training(self, rows: tf.data.Dataset, settings: Any) -> None:
+        """Computes weights that the model of ``trainer`` does not train, after it; none here.
+
+        Args:
+            rows, settings: the same as for ``training_rows``.
+        """
 
     def score(
         self,

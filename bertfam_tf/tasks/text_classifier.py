@@ -139,24 +139,13 @@ class TextClassifier(Task):
 
     def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> TaskComponents:
         labels = options.labels
-
-        def answer(logits: tf.Tensor, encoded: dict[str, Any]) -> Tensors:
-            logits = tf.cast(logits, tf.float32) / self.options.temperature
-            scores = tf.nn.softmax(logits)  # (batch, labels)
-            return {"label": tf.gather(labels, tf.argmax(scores, axis=-1)), "scores": scores}
-
-        def to_python(answers: Tensors, texts: Tensors) -> list[dict[str, Any]]:
-            pairs = zip(as_text(answers["label"]), answers["scores"].numpy(), strict=True)
-            return [{"label": label, "scores": scores} for label, scores in pairs]
-
         return sequence_parts(
             backbone,
             tokenizer,
             options,
             self,
             len(labels),
-            postprocess=answer,
-            to_python=to_python,
+            **class_answers(self, labels),
             targets=ClassTargets(labels),
             loss=cross_entropy,
             metrics=lambda: [keras.metrics.SparseCategoricalAccuracy(name="accuracy")],
@@ -235,6 +224,26 @@ def sequence_parts(
         preprocessor=SingleRow(backbone, tokenizer, options, task.fields),
         **{"distributions": one_distribution, **parts},
     )
+
+
+def class_answers(task: Any, labels: Sequence[str]) -> dict[str, Any]:
+    """Returns the components ``postprocess`` and ``to_python`` of a task with one label for a text.
+
+    Args:
+        task: the task, whose ``options.temperature`` divides the logits.
+        labels: their names, in order.
+    """
+
+    def answer(logits: tf.Tensor, encoded: dict[str, Any]) -> Tensors:
+        logits = tf.cast(logits, tf.float32) / task.options.temperature
+        scores = tf.nn.softmax(logits)  # (batch, labels)
+        return {"label": tf.gather(labels, tf.argmax(scores, axis=-1)), "scores": scores}
+
+    def to_python(answers: Tensors, texts: Tensors) -> list[dict[str, Any]]:
+        pairs = zip(as_text(answers["label"]), answers["scores"].numpy(), strict=True)
+        return [{"label": label, "scores": scores} for label, scores in pairs]
+
+    return {"postprocess": answer, "to_python": to_python}
 
 
 def one_distribution(logits: Any, inputs: Any, targets: Any) -> tuple[Any, Any]:

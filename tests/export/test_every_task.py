@@ -100,6 +100,7 @@ def _tasks(family, tokenizer):
     language_model = bf.CausalLM(small_backbone(FAMILIES[family], tokenizer), tokenizer, **short)
     tasks = [
         bf.TextClassifier(backbone, tokenizer, LABELS, pair=False, **short),
+        bf.FewShotClassifier(backbone, tokenizer, LABELS, **short),
         bf.MultiLabelClassifier(backbone, tokenizer, LABELS, pair=True, **short),
         bf.TextRegressor(backbone, tokenizer, pair=True, **short),
         bf.MultipleChoice(backbone, tokenizer, 2, pair=False, **short),
@@ -299,6 +300,7 @@ def _language_model(task, features):
 
 EXPECTED = {
     "TextClassifier": _classifier,
+    "FewShotClassifier": _classifier,
     "MultiLabelClassifier": _labels,
     "TextRegressor": _regressor,
     "MultipleChoice": _choice,

@@ -194,6 +194,7 @@ def test_a_tokenizer_with_a_strange_file_is_refused(task):
         ("MultiLabelClassifier", {"labels": ["a", "b"]}, TEXTS),
         ("TextRegressor", {}, TEXTS),
         ("TextEmbedder", {}, TEXTS),
+        ("FewShotClassifier", {"labels": ["a", "b"]}, TEXTS),
         ("SparseEmbedder", {}, TEXTS),
         ("TokenTagger", {"tags": ["O", "B-PER"]}, TEXTS),
         ("SpanQA", {}, {"question": ["who?"], "context": ["a film by Ann"]}),

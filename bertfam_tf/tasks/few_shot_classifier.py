@@ -1,0 +1,346 @@
+"""Classification from a few examples for each label (SetFit, arXiv 2209.11055)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Self, Unpack
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from bertfam_tf.data.errors import as_value_errors
+from bertfam_tf.data.inputs import TEXT, TEXT_PAIR, batches
+from bertfam_tf.data.labels import summary
+from bertfam_tf.data.tables import Columns
+from bertfam_tf.layers import Dense
+from bertfam_tf.models import Backbone
+from bertfam_tf.names import NO_TEXT, join_names
+from bertfam_tf.sources import UnrepresentableError
+from bertfam_tf.tasks.components import NO_LABELS, TaskComponents
+from bertfam_tf.tasks.embedder_trainer import EmbedderTrainer
+from bertfam_tf.tasks.logistic_regression import fit_logistic_regression
+from bertfam_tf.tasks.options import BackboneOverrides
+from bertfam_tf.tasks.sentence_transformers import Modules
+from bertfam_tf.tasks.text_classifier import (
+    ClassTargets,
+    SingleLabelOptions,
+    TextClassifier,
+    class_answers,
+    classify_signature,
+    cross_entropy,
+    one_distribution,
+)
+from bertfam_tf.tasks.text_embedder import EmbedderArguments, EmbedderOptions, TextEmbedder
+from bertfam_tf.tasks.text_learner import arguments, refuse
+from bertfam_tf.text import Tokenizer
+from bertfam_tf.validation import check, in_range, setting
+
+_PAIRS, _TEMPERATURE = 10, 0.05
+_READ_AT_ONCE = 1024
+_SEED_STATE = "seed_generator_state"
+_OWN = ("labels", "temperature")  # options that embedders do not have
+
+
+@dataclass(frozen=True, kw_only=True)
+class FewShotOptions(EmbedderOptions, SingleLabelOptions):
+    """Options of ``FewShotClassifier``."""
+
+    def __post_init__(self) -> None:
+        EmbedderOptions.__post_init__(self)
+        SingleLabelOptions.__post_init__(self)
+        if self.pair:
+            raise ValueError("pair must be false: a few-shot classifier has a vector for one text.")
+
+
+class FewShotArguments(EmbedderArguments, total=False):
+    """``FewShotOptions`` as keyword arguments."""
+
+    temperature: float
+
+
+class PretrainedFewShotArguments(FewShotArguments, BackboneOverrides, total=False):
+    """Keyword arguments of ``FewShotClassifier.from_pretrained``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Components(TaskComponents):
+    embedder: TextEmbedder
+
+
+class Examples(NamedTuple):
+    """Labelled texts in memory.
+
+    Fields:
+        texts: the texts.
+        labels: int (texts,).
+    """
+
+    texts: list[bytes]
+    labels: np.ndarray
+
+
+class FewShotClassifier(TextClassifier):
+    """One label of a fixed list for each text, from about 4 to 50 examples for each label.
+
+    A sentence embedder and a logistic regression on its vectors. ``fit`` trains the embedder on
+    pairs of examples with the same label, in contrast to the other examples of their batch (SupCon,
+    arXiv 2004.11362), and then fits the logistic regression to convergence, as SetFit does. Both
+    are in one graph: ``predict``, ``evaluate``, ``save`` and the exports are the same as for
+    ``TextClassifier``. Start from a checkpoint of sentence-transformers.
+
+    Args:
+        backbone: an encoder.
+        tokenizer: its tokenizer.
+        labels: names of the classes, in the order of the scores.
+        temperature: the same as for ``TextClassifier``.
+        pooling, projections, dimensions, normalize, prompts, default_prompt, include_prompt: the
+            same as for ``TextEmbedder``.
+        max_length, padding, language_id, languages: the same as for ``Task``.
+
+    Raises:
+        ValueError, CheckpointError: as for ``TextClassifier`` and ``TextEmbedder``.
+    """
+
+    options_type = FewShotOptions
+    head_name = None
+    published_type = Modules
+    # The trainer has pairs of texts, and is not evaluated on the dev split.
+    unused_settings = ("batch_tokens", "class_weights", "patience")
+    validates_epochs = False
+
+    @dataclass(frozen=True)
+    class Settings:
+        """The section ``trainer`` of recipes.
+
+        Attributes:
+            pairs: the number of pairs in which each example is the first text.
+            temperature: divides cosine similarities in the loss of pairs.
+            regularization: the weight of the squared weights in the logistic regression.
+        """
+
+        pairs: int = setting(_PAIRS, at_least=1)
+        temperature: float = setting(_TEMPERATURE, above=0)
+        regularization: float = setting(1.0, above=0)
+
+        def __post_init__(self) -> None:
+            check(self, "trainer")
+
+    trainer_settings = Settings
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        tokenizer: Tokenizer,
+        labels: Sequence[str],
+        *,
+        language_id: int | None = None,
+        name: str | None = None,
+        **options: Unpack[FewShotArguments],
+    ):
+        super().__init__(backbone, tokenizer, labels, language_id=language_id, name=name, **options)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path: str | Path,
+        labels: Sequence[str] | None = None,
+        *,
+        language: str | int | None = None,
+        **options: Unpack[PretrainedFewShotArguments],
+    ) -> Self:
+        return super().from_pretrained(path, labels, language=language, **options)
+
+    def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> TaskComponents:
+        stored = {name: value for name, value in options.stored().items() if name not in _OWN}
+        embedder = TextEmbedder(backbone, tokenizer, **stored)
+        inner = embedder.components
+        # Zeros: without ``fit``, no label has a higher score than another.
+        logits = Dense(
+            len(options.labels), kernel_initializer="zeros", name="classifier", dtype="float32"
+        )
+        assert inner.read is not None
+        read = inner.read
+        return _Components(
+            inputs=inner.inputs,
+            outputs=logits(inner.outputs),  # (batch, labels)
+            read=lambda found, given: logits(read(found, given)),
+            source=inner.source,
+            preprocessor=inner.preprocessor,
+            targets=ClassTargets(options.labels),
+            loss=cross_entropy,
+            metrics=lambda: [keras.metrics.SparseCategoricalAccuracy(name="accuracy")],
+            distributions=one_distribution,
+            signatures=lambda: classify_signature(options.labels),
+            **class_answers(self, options.labels),
+            embedder=embedder,
+        )
+
+    @property
+    def embedder(self) -> TextEmbedder:
+        """The embedder, which has the same weights."""
+        return self._parts.embedder  # type: ignore[attr-defined]
+
+    @property
+    def projection_layers(self) -> list[keras.layers.Dense]:
+        """The dense layers on the pooled vector."""
+        return self.embedder.projection_layers
+
+    def fit(
+        self,
+        x: Any,
+        y: Any = None,
+        *,
+        batch_size: int = 16,
+        epochs: int = 1,
+        pairs: int = _PAIRS,
+        temperature: float = _TEMPERATURE,
+        regularization: float = 1.0,
+        seed: int = 0,
+        verbose: Any = "auto",
+        callbacks: Any = None,
+        validation_data: Any = None,
+        columns: Columns | None = None,
+        **others: Any,
+    ) -> keras.callbacks.History:
+        """Trains the embedder on pairs, and fits the logistic regression on its vectors.
+
+        The same seed gives the same weights, on one machine.
+
+        Args:
+            x, y, verbose, callbacks, columns: the same as for ``TextClassifier.fit``. An optimizer
+                that was passed to ``compile`` trains the embedder.
+            batch_size: pairs in a batch.
+            epochs: passes over the pairs; 0 keeps the embedder as it is.
+            pairs, temperature, regularization: the same as for ``Settings``.
+            seed: of pairs, their order, and dropout.
+            validation_data: examples to evaluate after the logistic regression is fitted; its
+                losses and metrics are added to the history, as ``val_loss``, ….
+
+        Returns:
+            Keras' history of the training on pairs.
+
+        Raises:
+            ValueError: as for ``TextClassifier.fit``; and for a label without examples.
+            TypeError: for an argument that does not exist.
+        """
+        refuse("fit", others, arguments(FewShotClassifier.fit))
+        settings = self.Settings(pairs, temperature, regularization)
+        in_range("epochs", epochs, at_least=0, integer=True)
+        x, y, _ = self._selected((x, y, None), columns)
+        examples = self._read(x, y)
+        if verbose:
+            counts = np.bincount(examples.labels, minlength=len(self.class_names)).tolist()
+            print(summary(dict(zip(self.class_names, counts, strict=True)), "Labels"))
+        history = keras.callbacks.History()
+        history.set_model(self)
+        history.on_train_begin()
+        if epochs:
+            trainer = self.trainer(settings)
+            optimizer = self.optimizer if self._compiled_by_user else None
+            if optimizer is not None:
+                trainer.compile(optimizer)
+            for i, state in enumerate(_seed_states(trainer)):
+                state.assign([seed, i])
+            first, second, classes = self._pairs(examples, settings, seed)
+            history = trainer.fit(
+                {TEXT: first, TEXT_PAIR: second},
+                classes,
+                batch_size=batch_size,
+                epochs=epochs,
+                verbose=verbose,
+                callbacks=callbacks,
+                shuffle=False,  # they are shuffled
+            )
+        self._fit_head(examples, settings)
+        if validation_data is not None:
+            held_out = self._selected(validation_data, columns)
+            held_out = held_out if isinstance(held_out, tuple) else (held_out,)
+            scores = self.evaluate(*held_out[:2], return_dict=True, verbose=0)
+            history.history |= {f"val_{name}": [value] for name, value in scores.items()}
+        return history
+
+    # Recipes ---------------------------------------------------------------------------------
+
+    def trainer(self, settings: Any) -> EmbedderTrainer:
+        return EmbedderTrainer(
+            self.embedder, "supervised_contrastive", temperature=settings.temperature
+        )
+
+    def training_rows(self, rows: tf.data.Dataset, settings: Any, seed: int) -> tf.data.Dataset:
+        first, second, classes = self._pairs(self._read(rows.batch(_READ_AT_ONCE)), settings, seed)
+        return tf.data.Dataset.from_tensor_slices(({TEXT: first, TEXT_PAIR: second}, classes))
+
+    def finish_training(self, rows: tf.data.Dataset, settings: Any) -> None:
+        self._fit_head(self._read(rows.batch(_READ_AT_ONCE)), settings)
+
+    # -----------------------------------------------------------------------------------------
+
+    def _read(self, x: Any, y: Any = None) -> Examples:
+        """Reads labelled texts into memory.
+
+        Raises:
+            ValueError: for no labels, or a label without examples.
+        """
+        targets = self._parts.targets
+        x, y, _ = self.examples(x, y)
+        x, y = targets.prepared(x, y)
+        if y is not None:
+            targets.check(y)
+        stream = batches(x, y, batch_size=_READ_AT_ONCE, fields=self.fields)
+        if len(stream.element_spec) == 1:
+            raise ValueError(NO_LABELS)
+        texts: list[bytes] = []
+        labels: list[int] = []
+        pairs = stream.map(lambda features, y, *weights: (features[TEXT], targets.encode(y, {})))
+        with as_value_errors():
+            for batch, given in pairs.as_numpy_iterator():
+                texts += batch.tolist()
+                labels += given.tolist()
+        if not texts:
+            raise ValueError(NO_TEXT)
+        missing = [name for i, name in enumerate(self.class_names) if i not in set(labels)]
+        if missing:
+            raise ValueError(f"There are no examples of the labels {join_names(missing)}.")
+        return Examples(texts, np.asarray(labels))
+
+    def _pairs(
+        self, examples: Examples, settings: Any, seed: int
+    ) -> tuple[list[bytes], list[bytes], np.ndarray]:
+        """Returns first texts, second texts and classes of pairs, in random order."""
+        random = np.random.default_rng(seed)
+        texts, labels = examples
+        pairs: list[tuple[int, int]] = []
+        for i, label in enumerate(labels):
+            same = np.flatnonzero((labels == label) & (np.arange(len(labels)) != i))
+            # The only example of a label is paired with itself, under another dropout mask.
+            pairs += [(i, j) for j in random.choice(same if len(same) else [i], settings.pairs)]
+        pairs = [pairs[k] for k in random.permutation(len(pairs))]
+        first, second = ([texts[pair[side]] for pair in pairs] for side in (0, 1))
+        return first, second, labels[[i for i, _ in pairs]].astype(np.float32)
+
+    def _fit_head(self, examples: Examples, settings: Any) -> None:
+        vectors = self.embedder.predict(examples.texts)
+        kernel, bias = fit_logistic_regression(
+            vectors, examples.labels, len(self.class_names), settings.regularization
+        )
+        layer = self.get_layer("classifier")
+        layer.kernel.assign(kernel)
+        layer.bias.assign(bias)
+
+    def save_pretrained(self, directory: str | Path) -> None:
+        """Raises ``UnrepresentableError``: transformers has no such head.
+
+        ``self.embedder.save_pretrained`` writes the embedder for sentence-transformers.
+        """
+        raise UnrepresentableError(
+            f"Not written to {directory}, because transformers has no classifier on a sentence "
+            "embedding. embedder.save_pretrained writes the embedder alone, for "
+            "sentence-transformers; save and export write all of it."
+        )
+
+
+def _seed_states(model: keras.Model) -> list[keras.Variable]:
+    return [variable for variable in model.variables if variable.path.endswith(_SEED_STATE)]

@@ -1,0 +1,101 @@
+"""Multinomial logistic regression, fitted to convergence."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+import numpy as np
+
+_MEMORY = 10  # pairs of steps and gradient differences that approximate the curvature
+_MOST_STEPS = 1000
+_TOLERANCE = 1e-6  # of the largest absolute value in the gradient
+_SUFFICIENT = 1e-4  # of the decrease that the gradient predicts
+
+
+def fit_logistic_regression(
+    vectors: np.ndarray, labels: np.ndarray, classes: int, regularization: float = 1.0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Fits a multinomial logistic regression.
+
+    The minimized function is the sum of cross-entropies and ``regularization / 2`` times the sum
+    of the squared weights, without the biases: scikit-learn's ``LogisticRegression(C=1 /
+    regularization)``. It is convex, and has one minimum.
+
+    Args:
+        vectors: float (examples, width).
+        labels: int (examples,), from 0 to below ``classes``.
+        classes: the number of classes.
+        regularization: above 0.
+
+    Returns:
+        The weights, float64 (width, classes), and the biases, float64 (classes,), whose sum is 0.
+    """
+    x = np.concatenate([vectors, np.ones((len(vectors), 1))], axis=1, dtype="float64")
+    wanted = np.eye(classes)[labels]
+    shape = (x.shape[1], classes)
+    penalty = np.full(shape, regularization)
+    penalty[-1] = 0
+
+    def loss(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        weights = flat.reshape(shape)
+        logits = x @ weights
+        logits -= logits.max(axis=1, keepdims=True)
+        normalizers = np.log(np.exp(logits).sum(axis=1))
+        value = normalizers.sum() - (logits * wanted).sum() + (penalty * weights**2).sum() / 2
+        gradient = x.T @ (np.exp(logits - normalizers[:, np.newaxis]) - wanted)
+        return float(value), (gradient + penalty * weights).ravel()
+
+    weights = _minimized(loss, np.zeros(x.shape[1] * classes)).reshape(shape)
+    biases = weights[-1]
+    return weights[:-1], biases - biases.mean()
+
+
+def _minimized(
+    function: Callable[[np.ndarray], tuple[float, np.ndarray]], start: np.ndarray
+) -> np.ndarray:
+    """Returns the minimum of a convex function, by L-BFGS (Nocedal and Wright 2006, section 7.2).
+
+    Args:
+        function: returns its value and gradient.
+        start: the first point, float64 (parameters,).
+    """
+    point = start
+    value, gradient = function(point)
+    history: deque[tuple[np.ndarray, np.ndarray]] = deque(maxlen=_MEMORY)
+    for _ in range(_MOST_STEPS):
+        if np.abs(gradient).max() <= _TOLERANCE:
+            break
+        direction = _direction(gradient, history)
+        slope = direction @ gradient
+        # The first step has no curvature to scale it by.
+        size = 1.0 if history else 1 / np.linalg.norm(gradient)
+        while True:
+            following = point + size * direction
+            next_value, next_gradient = function(following)
+            if next_value <= value + _SUFFICIENT * size * slope or size < 1e-12:
+                break
+            size /= 2
+        step, change = following - point, next_gradient - gradient
+        if size < 1e-12:  # rounding errors exceed what is left
+            break
+        if step @ change > 0:
+            history.append((step, change))
+        point, value, gradient = following, next_value, next_gradient
+    return point
+
+
+def _direction(gradient: np.ndarray, history: deque[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+    """Returns the negative gradient, multiplied by an estimate of the inverse Hessian."""
+    found = -gradient
+    factors = []
+    for step, change in reversed(history):
+        factor = (step @ found) / (step @ change)
+        found = found - factor * change
+        factors.append(factor)
+    if history:
+        step, change = history[-1]
+        found = found * (step @ change) / (change @ change)
+    for (step, change), factor in zip(history, reversed(factors), strict=True):
+        found = found + (factor - (change @ found) / (step @ change)) * step
+    return found
