@@ -591,9 +591,11 @@ def test_analyze(trained, tmp_path, capsys):
 @pytest.mark.parametrize("saved", [False, True])
 def test_minimal_pairs(saved, smallest, tmp_path, capsys):
     task = bf.MaskedLM.from_pretrained(smallest)
-    path = tmp_path / "saved" if saved else smallest
+    path = tmp_path / "model"
     if saved:
         task.save(path)
+    else:
+        task.save_pretrained(path)
     pair = {"sentence_good": "the film was good", "sentence_bad": "good the was film"}
     (tmp_path / "order.jsonl").write_text(json.dumps(pair))
     assert main(["evaluate", str(path), "--blimp", str(tmp_path)]) == 0
