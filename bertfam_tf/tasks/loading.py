@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import keras
 
+from bertfam_tf import parsing
 from bertfam_tf.checkpoints import Checkpoint
-from bertfam_tf.sources import opened, resolve
+from bertfam_tf.names import truncated
+from bertfam_tf.sources import CheckpointError, opened, resolve
 from bertfam_tf.tasks import options as declared
 from bertfam_tf.tasks import storage
 from bertfam_tf.tasks.multi_task import MultiTask
@@ -28,7 +31,7 @@ def load(directory: str | Path) -> Task | MultiTask:
         CheckpointError: if a file is missing, or differs from the one that was saved.
     """
     if Path(directory).suffix == ".keras" and not Path(directory).is_dir():
-        return keras.models.load_model(directory)
+        return _load_keras(Path(directory))
     return storage.load(Path(directory), task_class, MultiTask)
 
 
@@ -84,3 +87,25 @@ def _class_of(path: str | Path) -> type[Task]:
     names = ", ".join(cls.__name__ for cls in classes)
     reason = f"the heads {', '.join(stored)}" if stored else "no head"
     raise ValueError(f"{path} has {reason}; choose its task, one of {names}.")
+
+
+def _load_keras(file: Path) -> Any:
+    """Loads a file in Keras' format, as Keras does in its safe mode.
+
+    Raises:
+        CheckpointError: if it is missing, damaged, or has code in it.
+    """
+    if not file.is_file():
+        raise CheckpointError(f"There is no file {file}.")
+    try:
+        with zipfile.ZipFile(file) as archive:
+            size = archive.getinfo("config.json").file_size
+        if size > parsing.MAX_BYTES:
+            raise ValueError(
+                f"config.json has {size:,} bytes, expected at most {parsing.MAX_BYTES:,}."
+            )
+        return keras.models.load_model(file)
+    except Exception as error:  # Keras and h5py raise many types of errors
+        raise CheckpointError(
+            f"{file} cannot be loaded as a model of Keras: {truncated(error)}"
+        ) from error

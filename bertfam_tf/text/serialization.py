@@ -12,6 +12,7 @@ from bertfam_tf.text.loading import load_tokenizer
 from bertfam_tf.text.tokenizers.base import Tokenizer
 
 _BINARY = "data:;base64,"
+_LONGEST_NAME = 100
 
 
 def tokenizer_files(tokenizer: Tokenizer) -> dict[str, str]:
@@ -25,13 +26,21 @@ def tokenizer_from_files(files: Mapping[str, str]) -> Tokenizer:
     """Returns the tokenizer of ``tokenizer_files``.
 
     Raises:
-        ValueError: for names that are not those of files in a directory.
+        ValueError: for names that are not those of files in a directory, or other values.
         CheckpointError: as ``load_tokenizer`` raises it.
     """
+    if not isinstance(files, Mapping):
+        raise ValueError(
+            f"A tokenizer must be a dict of its files' texts, got {truncated_repr(files)}."
+        )
     with TemporaryDirectory() as folder:
         for name, content in files.items():
-            if Path(name).name != name:
+            if Path(name).name != name or name in ("", "..") or len(name) > _LONGEST_NAME:
                 raise ValueError(f"A tokenizer's file has the name {truncated_repr(name)}.")
+            if not isinstance(content, str):
+                raise ValueError(
+                    f"A tokenizer's file {name} must be a string, got {truncated_repr(content)}."
+                )
             (Path(folder) / name).write_bytes(_as_bytes(content))
         return load_tokenizer(folder)
 

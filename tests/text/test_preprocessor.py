@@ -55,6 +55,12 @@ def test_packs_as_a_task_does(smallest, preprocessor):
                 np.testing.assert_array_equal(x, expected[name])
 
 
+def test_the_default_length(smallest):
+    found = bf.TextPreprocessor(smallest)(["a " * 600, "a"])
+    assert found["token_ids"].shape == (2, 512)
+    assert found["padding_mask"].numpy().sum(1).tolist() == [512, 3]
+
+
 def test_symbolic_shapes(smallest, preprocessor):
     texts = keras.Input((), dtype="string")
     assert preprocessor(texts)["token_ids"].shape == (None, None)

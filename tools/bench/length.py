@@ -4,9 +4,9 @@
     python -m tools.bench.length --longest          # also 10 MB of each tokenizer's slowest kind
     python -m tools.bench.length --quick roberta-base   # short texts; writes nothing
 
-Published vocabularies, one thread, process time. Each kind of text is tokenized with offsets.
-Tasks get tiny backbones, so that their times are mostly the time for the text. An exponent of 1 is
-linear time.
+Published vocabularies, one thread, process time. Each kind of text is tokenized with offsets. Tasks
+are measured without their models: the time for the text is from the text to the model's inputs, and
+from its outputs, which are zeros here, to the answers. An exponent of 1 is linear time.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ TOKENIZERS = (
     *("bert-base-uncased", "roberta-base", "albert-base-v2", "xlnet-base-cased"),
     *("openai-gpt", "xlm-mlm-xnli15-1024"),
 )
-TASK_KINDS = ("sentences", "spaces")
+TASK_KINDS = ("sentences", "spaces", "words of one letter", "punctuation", "Hangul")
+_REPEATS = 2
 _RESET_PEAK = "5"
 
 
@@ -61,6 +62,7 @@ def _random(first: int, last: int) -> Callable[[int], bytes]:
 KINDS: dict[str, Callable[[int], bytes]] = {
     "sentences": _repeated("The quick brown fox jumps over a lazy dog. "),
     "spaces": _repeated(" "),
+    "words of one letter": _repeated("a "),
     "one letter": _repeated("a"),
     "one word of random letters": _random(ord("a"), ord("z")),
     "one digit after another": _repeated("1234567890"),
@@ -88,8 +90,45 @@ class Cost(NamedTuple):
     megabytes: float
 
 
-def measure(run: Callable[[], Any]) -> Cost:
-    """Runs a function once."""
+class Prepared(NamedTuple):
+    """A text that is ready to be measured.
+
+    Fields:
+        run: reads the text.
+        rows: the number of rows of token ids that a task's model reads for it; 0 for a tokenizer.
+    """
+
+    run: Callable[[], Any]
+    rows: int = 0
+
+
+Reader = Callable[[bytes], Prepared]
+
+
+class Costs(NamedTuple):
+    """What texts of one kind took.
+
+    Fields:
+        by_size: by their length in bytes.
+        rows: the model's rows for the longest.
+    """
+
+    by_size: dict[int, Cost]
+    rows: int
+
+    @property
+    def longest(self) -> Cost:
+        """What the longest text took."""
+        return self.by_size[max(self.by_size)]
+
+
+def measure(run: Callable[[], Any], repeats: int = _REPEATS) -> Cost:
+    """Runs a function several times; returns the least time and the most memory."""
+    costs = [_measure_once(run) for _ in range(repeats)]
+    return Cost(min(cost.seconds for cost in costs), max(cost.megabytes for cost in costs))
+
+
+def _measure_once(run: Callable[[], Any]) -> Cost:
     Path("/proc/self/clear_refs").write_text(_RESET_PEAK)
     before = _status("VmRSS")
     begin = time.process_time()
@@ -110,69 +149,98 @@ def exponent(costs: dict[int, Cost]) -> float:
     return math.log(after.seconds / before.seconds) / math.log(large / small)
 
 
-def by_kind(
-    run: Callable[[bytes], Any], sizes: Iterable[int], kinds: Iterable[str]
-) -> dict[str, dict[int, Cost]]:
+def by_kind(reader: Reader, sizes: Iterable[int], kinds: Iterable[str]) -> dict[str, Costs]:
     """What a text of each kind and size, in bytes, costs.
 
     Args:
-        run: reads a text.
+        reader: prepares a text.
         sizes: lengths in bytes.
         kinds: names in ``KINDS``.
     """
     sizes, costs = tuple(sizes), {}
     for kind in kinds:
-        run(KINDS[kind](sizes[0]))  # loads what this kind of text needs
-        made = {size: KINDS[kind](size) for size in sizes}
-        costs[kind] = {size: measure(lambda x=text: run(x)) for size, text in made.items()}
+        reader(KINDS[kind](sizes[0])).run()  # loads what this kind of text needs
+        prepared = {size: reader(KINDS[kind](size)) for size in sizes}
+        by_size = {size: measure(text.run) for size, text in prepared.items()}
+        costs[kind] = Costs(by_size, prepared[max(sizes)].rows)
     return costs
 
 
-def tokenizer(name: str) -> Callable[[bytes], Any]:
+def tokenizer(name: str) -> Reader:
     """A published tokenizer, with offsets."""
     made = SUBJECTS[name].ours()
     graph = tf.function(
         made.tokenize_with_offsets, [tf.TensorSpec([None], tf.string)], autograph=False
     )
-    return lambda text: graph(tf.constant([text]))
+    return lambda text: Prepared(lambda: graph(tf.constant([text])))
 
 
-def tasks() -> Iterator[tuple[str, Callable[[bytes], Any]]]:
-    """Tasks of tiny models that read one text."""
+def tasks() -> Iterator[tuple[str, Reader]]:
+    """Tasks that read one text, without their models."""
     import bertfam_tf as bf
 
-    words, bytes_ = SUBJECTS["bert-base-uncased"].ours(), SUBJECTS["roberta-base"].ours()
-
     def backbone(family: str, pieces: Any) -> Any:
-        shape = dict(hidden_size=16, num_heads=2, intermediate_size=16, num_layers=1)
+        shape = dict(hidden_size=16, num_heads=2, num_layers=1)
         return bf.build(family, "tiny", vocab_size=pieces.vocab_size, **shape)
 
-    bert, roberta = backbone("bert", words), backbone("roberta", bytes_)
-    made = {
-        "`TextClassifier`, WordPiece": (bf.TextClassifier(bert, words, ["a", "b"]), {}),
-        "`TokenTagger`, WordPiece": (bf.TokenTagger(bert, words, ["O", "B-X", "I-X"]), {}),
-        "`Reranker`, byte-level BPE": (bf.Reranker(roberta, bytes_), {"query": "who"}),
-        "`SpanQA`, WordPiece": (bf.SpanQA(bert, words), {"question": "who"}),
+    tags = ["O", "B-X", "I-X"]
+    length: dict[str, Any] = dict(max_length=512)
+    pieces = {name: SUBJECTS[name].ours() for name in (TOKENIZERS[0], TOKENIZERS[1], TOKENIZERS[5])}
+    words, bytes_, subwords = pieces.values()
+    bert, roberta, xlm = map(backbone, ("bert", "roberta", "xlm"), pieces.values())
+    made: dict[str, tuple[Any, dict[str, str]]] = {
+        "`TextClassifier`, WordPiece": (bf.TextClassifier(bert, words, ["a", "b"], **length), {}),
+        "`Reranker`, byte-level BPE": (bf.Reranker(roberta, bytes_, **length), {"query": "who"}),
+        "`TokenTagger`, WordPiece": (bf.TokenTagger(bert, words, tags, **length), {}),
+        "`TokenTagger`, byte-level BPE": (bf.TokenTagger(roberta, bytes_, tags, **length), {}),
+        "`TokenTagger`, XLM's BPE": (
+            bf.TokenTagger(xlm, subwords, tags, language_id=0, **length),
+            {},
+        ),
+        "`SpanQA`, WordPiece": (bf.SpanQA(bert, words, **length), {"question": "who"}),
+        "`SpanQA`, XLM's BPE": (
+            bf.SpanQA(xlm, subwords, language_id=0, **length),
+            {"question": "who"},
+        ),
     }
     for name, (task, others) in made.items():
-        field = next(each for each in reversed(task.feature_names) if each not in others)
-        graph = tf.function(task.answer, autograph=False)
-
-        def run(text: bytes, graph: Any = graph, field: str = field, others: Any = others) -> Any:
-            return graph(
-                {field: tf.constant([text])} | {k: tf.constant([v]) for k, v in others.items()}
-            )
-
-        yield name, run
+        yield name, _without_model(task, others)
 
 
-def _table(costs: dict[str, dict[int, Cost]], sizes: Iterable[int]) -> str:
-    sizes = tuple(sizes)
+def _without_model(task: Any, others: dict[str, str]) -> Reader:
+    """A task whose model's outputs are zeros."""
+    field = next(name for name in reversed(task.feature_names) if name not in others)
+    inputs_of = tf.function(task.preprocess, autograph=False)
+
+    def both(features: Any, outputs: Any) -> Any:
+        encoded = task.encode(features)
+        return task.components.preprocessor.inputs(encoded), task.postprocess(outputs, encoded)
+
+    graph = tf.function(both, autograph=False, reduce_retracing=True)
+
+    def prepare(text: bytes) -> Prepared:
+        features = {field: tf.constant([text])}
+        features |= {name: tf.constant([value]) for name, value in others.items()}
+        inputs = inputs_of(features)
+        rows = len(next(iter(inputs.values())))
+        outputs = tf.nest.map_structure(
+            lambda output: tf.zeros([rows, *output.shape[1:]], output.dtype),
+            task({name: value[:1] for name, value in inputs.items()}, training=False),
+        )
+        return Prepared(lambda: graph(features, outputs), rows)
+
+    return prepare
+
+
+def _table(costs: dict[str, Costs], sizes: Iterable[int]) -> str:
+    sizes, of_task = tuple(sizes), any(row.rows for row in costs.values())
     head = ["text", *(f"{_size(size)}: s" for size in sizes), "exponent", f"{_size(sizes[-1])}: MB"]
+    head += [f"{_size(sizes[-1])}: rows of the model"] if of_task else []
     lines = [head, ["---", *["---:"] * (len(head) - 1)]]
     for kind, row in costs.items():
-        seconds = [f"{row[size].seconds:.3f}" for size in sizes]
-        lines.append([kind, *seconds, f"{exponent(row):.2f}", f"{row[sizes[-1]].megabytes:.0f}"])
+        seconds = [f"{row.by_size[size].seconds:.3f}" for size in sizes]
+        line = [kind, *seconds, f"{exponent(row.by_size):.2f}", f"{row.longest.megabytes:.0f}"]
+        lines.append([*line, f"{row.rows:,}"] if of_task else line)
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -182,39 +250,35 @@ def _size(size: int) -> str:
 
 def document(names: Iterable[str], sizes: tuple[int, ...], longest: int | None) -> str:
     """Measures tokenizers, then tasks; returns the page in Markdown."""
+    readers = [*((name, tokenizer(name)) for name in names), *tasks()]
     parts, slowest, long = [], {}, {}
-    for name in names:
-        run = tokenizer(name)
-        costs = by_kind(run, sizes, KINDS)
-        kind = max(costs, key=lambda each: costs[each][sizes[-1]].seconds)
-        slowest[name] = (kind, costs[kind][sizes[-1]].seconds)
+    for name, reader in readers:
+        of_task = name.startswith("`")
+        found_sizes = sizes[-2:] if of_task else sizes
+        costs = by_kind(reader, found_sizes, TASK_KINDS if of_task else KINDS)
+        kind = max(costs, key=lambda each: costs[each].longest.seconds)
+        slowest[name] = (kind, costs[kind].longest)
         if longest is not None:
-            text = KINDS[kind](longest)
-            found = {sizes[-1]: costs[kind][sizes[-1]], longest: measure(lambda: run(text))}  # noqa: B023
-            long[name] = (kind, found[longest], exponent(found))
-        parts.append(f"## {name}\n\n{_table(costs, sizes)}")
-        print(f"\n{parts[-1]}", flush=True)
-    for name, run in tasks():
-        costs = by_kind(run, sizes[-2:], TASK_KINDS)
-        parts.append(f"## {name}\n\n{_table(costs, sizes[-2:])}")
+            found = measure(reader(KINDS[kind](longest)).run, 1)
+            power = exponent({sizes[-1]: costs[kind].longest, longest: found})
+            long[name] = (kind, found, power)
+        parts.append(f"## {name}\n\n{_table(costs, found_sizes)}")
         print(f"\n{parts[-1]}", flush=True)
     limit = RequestLimits.max_text_bytes
-    name = max(slowest, key=lambda each: slowest[each][1])
-    kind, seconds = slowest[name]
+    share = limit / sizes[-1]
+    name = max(slowest, key=lambda each: slowest[each][1].seconds)
+    kind, cost = slowest[name]
     worst = (
-        f"The most expensive text is `{name}`'s {kind}: {seconds * limit / sizes[-1]:.1f} s for "
-        f"the {limit:,} bytes that `bertfam serve` takes in one request by default."
+        f"For the {limit:,} bytes that `bertfam serve` takes in one request by default, the text "
+        f"that takes the most time takes {cost.seconds * share:.1f} s ({name}, {kind})."
     )
     rows = [
         f"| {name} | {kind} | {cost.seconds:.1f} | {power:.2f} | {cost.megabytes:.0f} |"
         for name, (kind, cost, power) in long.items()
     ]
     if rows:
-        head = [
-            "| tokenizer | text | 10 MB: s | exponent | 10 MB: MB |",
-            "|---|---|---:|---:|---:|",
-        ]
-        parts.insert(0, "## The slowest kind of each tokenizer\n\n" + "\n".join([*head, *rows]))
+        head = ["| | text | 10 MB: s | exponent | 10 MB: MB |", "|---|---|---:|---:|---:|"]
+        parts.insert(0, "## The slowest kind of each\n\n" + "\n".join([*head, *rows]))
     return "\n\n".join([worst, *parts])
 
 
@@ -240,8 +304,10 @@ def main() -> None:
             "# Time and memory against the length of a text\n\n"
             f"`{' '.join(['python -m tools.bench.length', *sys.argv[1:]])}`, "
             f"{datetime.date.today()}, {machine.cpu()}, one thread: {packages}. Process time, and "
-            "the peak of the resident memory above its size before the call. The exponent is that "
-            f"of the time between the two longest texts; 1 is linear.\n\n{body}\n",
+            f"the peak of the resident memory above its size before the call, the least and the "
+            f"most of {_REPEATS} calls. Tasks are measured without their models, whose time is "
+            "in proportion to the rows that they read, of at most 512 tokens. The exponent is the "
+            f"exponent of the time between the two longest texts; 1 is linear.\n\n{body}\n",
             "utf-8",
         )
 
