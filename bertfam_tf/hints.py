@@ -6,7 +6,7 @@ The errors for unknown names (arguments, fields, inputs, attributes) end with th
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 # Names of other libraries, separated by spaces, and the line.
 _LINES = (
@@ -103,7 +103,9 @@ def hint(names: str | Iterable[str]) -> str:
 class Hinted:
     """Adds the line that works here to the error for an attribute of another library's class."""
 
-    def __getattr__(self, name: str) -> Any:
-        text = f"{type(self).__name__!r} object has no attribute {name!r}"
-        line = hint(name)
-        raise AttributeError(f"{text}.{line}" if line else text, name=name, obj=self)
+    if not TYPE_CHECKING:  # which would accept any attribute
+
+        def __getattr__(self, name: str) -> Any:
+            text = f"{type(self).__name__!r} object has no attribute {name!r}"
+            line = hint(name)
+            raise AttributeError(f"{text}.{line}" if line else text, name=name, obj=self)

@@ -526,10 +526,12 @@ def test_an_interrupted_training_says_how_to_continue(monkeypatch, capsys, comma
 def test_ctrl_c_in_a_training(trained, tmp_path):
     """A process of its own: TensorFlow runs in other threads, which the signal does not reach."""
     recipe = str(trained[0].parent / "recipe.yaml")
-    output = tmp_path / "run"
+    output, rows = tmp_path / "run", tmp_path / "rows.tsv"
+    rows.write_text("text\tlabel\n" + "a good film\tpositive\nit is bad\tnegative\n" * 2000)
     command = [sys.executable, "-m", "bertfam_tf.cli", "train", recipe, f"output={output}"]
-    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    with subprocess.Popen([*command, "train.epochs=10000"], **pipes) as process:
+    command += [f"data.train={rows}", "train.epochs=20"]
+    pipes = dict(stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    with subprocess.Popen(command, **pipes) as process:
         while not (output / "history.csv").is_file() and process.poll() is None:
             time.sleep(0.1)
         process.send_signal(signal.SIGINT)

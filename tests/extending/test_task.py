@@ -170,6 +170,6 @@ def test_a_recipe(smallest, tmp_path):
     rows = read_rows(tmp_path / "t.tsv", {"first": "first", "second": "second"})
     assert answer_file(task, rows, tmp_path / "out", {}, verbose=False) == 4
     answers = [json.loads(line) for line in (tmp_path / "out").open()]
-    assert answers[0].keys() == {"score", "in_order"}
+    assert answers[0].keys() == {"row", "score", "in_order"}
     with pytest.raises(ValueError, match="Unknown option of SentenceOrder 'margn'"):
         run(load_recipe(file, ["options={margn: 0.1}", f"output={tmp_path}/other"]))
