@@ -154,10 +154,11 @@ def _conditions(results: Results, plan: Plan, command: str, model: str) -> str:
     return f"""`{command}`, {datetime.date.today()}. {machine.cpu()} ({flags}), \
 {os.cpu_count()} cores. Python {platform.python_version()}, {machine.versions(_PACKAGES)}.
 
-{model}, float32 unless a name says int8 or bfloat16, the same weights and the same raw text for all; heads \
-have random weights. *Ours* is the exported SavedModel in the server's loader, with what \
-TensorFlow does by default here: oneDNN {onednn}. *{PADDED}* is exported so that padding is \
-computed. *{PACKED}* has `TF_ENABLE_ONEDNN_OPTS=1` and `TF_ONEDNN_ASSUME_FROZEN_WEIGHTS=1`. The others get ids from `tokenizers`, padded to the longest text of a batch, except \
+{model}, float32 unless a name says int8 or bfloat16, the same weights and the same raw text for \
+all; heads have random weights. *Ours* is the exported SavedModel in the server's loader, with \
+what TensorFlow does by default here: oneDNN {onednn}. *{PADDED}* is exported so that padding is \
+computed. *{PACKED}* has `TF_ENABLE_ONEDNN_OPTS=1` and `TF_ONEDNN_ASSUME_FROZEN_WEIGHTS=1`. \
+The others get ids from `tokenizers`, padded to the longest text of a batch, except \
 KerasHub, whose own preprocessor pads to 128 tokens; it has no part where texts are longer. \
 ONNX Runtime's and OpenVINO's file is torch's export; ONNX Runtime's int8 is its dynamic \
 quantization. torch computes with fused attention (sdpa) in inference mode.
