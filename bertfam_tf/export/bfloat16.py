@@ -8,7 +8,7 @@ attention, activations stay in bfloat16; residual sums, norms, softmax and answe
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from functools import partial
 from typing import Any
 
@@ -64,7 +64,7 @@ class Bfloat16Layers:
         self._in_blocks = {id(layer) for layer in dense_in_blocks(found, merged)}
         self._variables: dict[tuple[int, str], tf.Variable] = {}
 
-    def weights(self) -> dict[tuple[int, str], np.ndarray]:
+    def weights(self) -> dict[Hashable, np.ndarray]:
         """Returns the arrays of layers in blocks, by key in ``StackedWeights``."""
         return {key: array for key, array in self._arrays.items() if key[0] in self._in_blocks}
 

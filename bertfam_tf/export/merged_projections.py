@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from typing import Any
 
 import keras
@@ -157,7 +157,7 @@ class MergedProjections:
         biases = [ops.convert_to_tensor(x.bias) * scale for x, scale in pairs]
         return tf.cast(tf.concat(biases, axis=0), self.dtype)
 
-    def product(self, kernel: tf.Tensor, bias: tf.Tensor | None, has_query: bool) -> Callable:
+    def product(self, kernel: tf.Tensor, bias: tf.Tensor | None, has_query: bool) -> Any:
         """Returns the product of keys and values, and of queries unless ``has_query``.
 
         Args:

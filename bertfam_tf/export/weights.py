@@ -76,33 +76,14 @@ class StoredWeights:
     ):
         check_precision(precision)
         self._task = task
-        self._layers: Int8Layers | Bfloat16Layers | None = layers
-        self._stored: dict[int, _StoredWeight] = {}
         found = list({id(layer): layer for layer in task._flatten_layers()}.values())
         self._merged: dict[int, MergedProjections] = {}
-        stacked: dict[Hashable, np.ndarray] = {
-            id(variable): variable.numpy()
-            for variable in task.weights
-            if len(variable.shape) == 1 and variable.dtype == "float32"
-        }
         if precision in ("float32", "bfloat16"):
             self._merged = mergeable_projections(found, precision)
-            stacked |= merged_weights(found, self._merged)
-        if precision == "float32":
-            dense = dense_in_blocks(found, self._merged)
-            stacked |= {id(layer._kernel): layer.kernel.numpy() for layer in dense}
+        self._layers: Int8Layers | Bfloat16Layers | None = layers
         if precision == "bfloat16":
-            layers = self._layers = Bfloat16Layers(found, self._merged)
-        if precision in ("float32", "bfloat16", "int8"):
-            stacked |= small_tables(found)
-        if layers is not None:
-            stacked |= layers.weights()
-        self._stacks = StackedWeights(stacked)
-        if layers is not None:
-            layers.stacks = self._stacks
-        for merged in self._merged.values():
-            if merged.key in self._stacks:
-                merged.stored = merged.key
+            self._layers = Bfloat16Layers(found, self._merged)
+        self._stacks = self._stacked(found, precision)
         # Exported graphs drop no values.
         self._unread = {
             id(layer.seed_generator.state)
@@ -110,20 +91,42 @@ class StoredWeights:
             if isinstance(layer, keras.layers.Dropout) and hasattr(layer, "seed_generator")
         }
         tied = {id(x.table()) for x in found if isinstance(x, TiedOutput) and x.built}
-        stores: dict[str, Callable] = {
-            "bfloat16": lambda variable: (
-                None if id(variable) in tied else _table_to_bfloat16(variable)
-            ),
+        stores: dict[str, Callable[[Any], _StoredWeight | None]] = {
+            "bfloat16": lambda x: None if id(x) in tied else _table_to_bfloat16(x),
             "bfloat16-weights": _to_bfloat16,
             "int8-weights": _to_int8,
             "int8": _table_to_int8,
         }
-        store = stores.get(precision)
-        for variable in task.weights if store else ():
+        self._stored: dict[int, _StoredWeight] = {}
+        for variable in task.weights if precision in stores else ():
             if len(variable.shape) > 1 and variable.dtype == "float32":
-                stored = store(variable)
+                stored = stores[precision](variable)
                 if stored is not None:
                     self._stored[id(variable)] = stored
+
+    def _stacked(self, found: list[Any], precision: Precision) -> StackedWeights:
+        """Returns the weights that share variables, for the task and for ``layers``."""
+        weights: dict[Hashable, np.ndarray] = {
+            id(variable): variable.numpy()
+            for variable in self._task.weights
+            if len(variable.shape) == 1 and variable.dtype == "float32"
+        }
+        if self._merged:
+            weights |= merged_weights(found, self._merged)
+        if precision == "float32":
+            dense = dense_in_blocks(found, self._merged)
+            weights |= {id(layer._kernel): layer.kernel.numpy() for layer in dense}
+        if precision in ("float32", "bfloat16", "int8"):
+            weights |= small_tables(found)
+        if self._layers is not None:
+            weights |= self._layers.weights()
+        stacks = StackedWeights(weights)
+        if self._layers is not None:
+            self._layers.stacks = stacks
+        for merged in self._merged.values():
+            if merged.key in stacks:
+                merged.stored = merged.key
+        return stacks
 
     @contextlib.contextmanager
     def substituted(self) -> Iterator[None]:

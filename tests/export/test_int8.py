@@ -80,7 +80,12 @@ def test_products_are_exact(shape, values):
     layer = keras.layers.Dense(units, bias_initializer="random_normal")
     layer.build((None, width))
     dense = int8._Int8Dense(layer, kernel, np.full(width, 127, "float32"))
-    found = tf.function(lambda x: dense.multiply(dense.quantize(x)), autograph=False)(x)
+    trace = int8._Trace()
+
+    def product(x):
+        return dense.multiply(trace, dense.quantize(trace, x))
+
+    found = tf.function(product, autograph=False)(x)
     scales = np.abs(kernel).max(0) / 64
     product = np.rint(x * 127).astype(int) @ np.rint(kernel / scales).astype(int)
     expected = product * (scales / 127) + layer.bias.numpy()

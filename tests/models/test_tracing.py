@@ -304,3 +304,26 @@ def test_a_replaced_method_is_called_for_each_block():
         backbone.parts[f"layer_{i}"].feed_forward.intermediate.call = call
     _outputs(backbone, training=False)
     assert len(seen) == 4  # the last one for the first token too
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("training", [True, False])
+def test_half_precision_casts_no_weight_twice(training):
+    backbone = _build(dtype="mixed_bfloat16")
+    weights = [weight.value for weight in backbone.trainable_weights]
+
+    def step():
+        with unpadding(True), tf.GradientTape() as tape:
+            outputs = backbone(GIVEN, training=training, outputs="sequence_output")
+            loss = tf.reduce_sum(tf.cast(outputs["sequence_output"], "float32") ** 2)
+        return tape.gradient(loss, weights) if training else loss
+
+    graph = tf.function(step, autograph=False).get_concrete_function().graph.as_graph_def()
+    casts = []
+    for nodes in (graph.node, *(function.node_def for function in graph.library.function)):
+        reads = {n.name: n.input[0] for n in nodes if n.op == "ReadVariableOp"}
+        sources = (node.input[0].partition(":")[0] for node in nodes if node.op == "Cast")
+        casts += [reads[source] for source in sources if source in reads]
+    # Kernels and biases of six dense layers in each of three blocks.
+    assert len(casts) >= 3 * 12
+    assert len(casts) == len(set(casts))

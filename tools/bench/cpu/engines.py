@@ -41,6 +41,8 @@ class Spec:
         exact: whether it computes in float32, so that its answers have to be the others'.
         environment: variables of its process.
         first_on_path: another checkout, of whose package it is.
+        needs: instruction sets, as ``machine.vectors`` names them, of which the processor must have
+            one; none for any processor.
     """
 
     name: str
@@ -50,11 +52,23 @@ class Spec:
     exact: bool = True
     environment: dict[str, str] = dataclasses.field(default_factory=dict)
     first_on_path: str = ""
+    needs: tuple[str, ...] = ()
+
+    @property
+    def lacks(self) -> str:
+        """Why this processor cannot run the engine; empty if it can."""
+        if not self.needs or {*self.needs} & {*machine.vectors()}:
+            return ""
+        return f"needs {' or '.join(self.needs)}, which this processor lacks"
 
 
 OURS, PADDED, INT8, BASELINE = "ours", "ours, padded", "ours, int8", "baseline"
 OTHER = "ours, without oneDNN" if machine.onednn_by_default() else "ours, oneDNN on"
 ONNX, ONNX_INT8 = "ONNX Runtime", "ONNX Runtime, int8"
+# Products with weights that oneDNN puts in order once.
+PACKED, BFLOAT16 = "ours, packed weights", "ours, bfloat16"
+OPENVINO_HALF, TORCH_HALF = "OpenVINO, bfloat16", "transformers, torch, bfloat16"
+_HALF = ("avx512_bf16", "amx_bf16")
 OPENVINO, TORCH, KERASHUB = "OpenVINO", "transformers, torch", "KerasHub"
 SENTENCES = "sentence-transformers, torch"
 
@@ -66,12 +80,22 @@ ENGINES = (
         "unpadded",
         environment={"TF_ENABLE_ONEDNN_OPTS": "0" if machine.onednn_by_default() else "1"},
     ),
+    Spec(
+        PACKED,
+        "Ours",
+        "unpadded",
+        (CLASSIFY,),
+        environment={"TF_ENABLE_ONEDNN_OPTS": "1", "TF_ONEDNN_ASSUME_FROZEN_WEIGHTS": "1"},
+    ),
+    Spec(BFLOAT16, "Ours", "bfloat16", (CLASSIFY,), exact=False, needs=_HALF),
     Spec(PADDED, "Ours", "padded", (CLASSIFY, ANSWER)),
     Spec(INT8, "Ours", "int8", (CLASSIFY,), exact=False),
     Spec(ONNX, "Onnx", "float32"),
     Spec(ONNX_INT8, "Onnx", "int8", (CLASSIFY, EMBED), exact=False),
     Spec(OPENVINO, "OpenVino", "float32"),
+    Spec(OPENVINO_HALF, "OpenVino", "bfloat16", (CLASSIFY,), exact=False, needs=_HALF),
     Spec(TORCH, "Torch"),
+    Spec(TORCH_HALF, "Torch", "bfloat16", (CLASSIFY,), exact=False, needs=_HALF),
     Spec(SENTENCES, "SentenceTransformers", kinds=(EMBED,)),
     Spec(KERASHUB, "KerasHub", kinds=(CLASSIFY,)),
 )
@@ -275,10 +299,11 @@ class Torch(Peer):
 
         torch.set_num_threads(self.threads)
         network = model(self.folder / kind / "checkpoint", kind, "sdpa")
+        half = self.variant == "bfloat16"
 
         def forward(inputs: list[np.ndarray]) -> np.ndarray:
-            with torch.inference_mode():
-                return network(*map(torch.from_numpy, inputs)).numpy()
+            with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=half):
+                return network(*map(torch.from_numpy, inputs)).float().numpy()
 
         return forward
 
@@ -329,12 +354,12 @@ class OpenVino(Peer):
         import openvino
 
         network = openvino.Core().compile_model(
-            self.folder / kind / f"{self.variant}.onnx",
+            self.folder / kind / "float32.onnx",
             "CPU",
             {
                 "INFERENCE_NUM_THREADS": self.threads,
                 "PERFORMANCE_HINT": "LATENCY",
-                "INFERENCE_PRECISION_HINT": "f32",
+                "INFERENCE_PRECISION_HINT": "bf16" if self.variant == "bfloat16" else "f32",
                 "ENABLE_CPU_PINNING": False,
             },
         )

@@ -59,11 +59,13 @@ class Ours:
         Args:
             kind: one of ``KINDS``; "embed-base" for BERT of base size, "embed-N" for N layers of
                 the checkpoint's sizes, both with random weights.
-            variant: "unpadded" or "baseline", "padded", or "int8".
+            variant: "unpadded" or "baseline", "padded", "bfloat16", or "int8".
         """
         task, options = self._task(kind), {}
         if kind == TAG:
             options["max_tokens"] = 128
+        if variant == "bfloat16":
+            options["dtype"] = "bfloat16"
         if variant == "int8":
             options["dtype"] = "int8"
             from bertfam_tf.export import export_saved_model

@@ -9,7 +9,19 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tools.bench import machine
-from tools.bench.cpu.engines import BASELINE, INT8, ONNX, ONNX_INT8, OURS, PADDED, TORCH
+from tools.bench.cpu.engines import (
+    BASELINE,
+    BFLOAT16,
+    INT8,
+    ONNX,
+    ONNX_INT8,
+    OPENVINO_HALF,
+    OURS,
+    PACKED,
+    PADDED,
+    TORCH,
+    TORCH_HALF,
+)
 from tools.bench.cpu.sections import Measured, Plan, Results
 from tools.bench.cpu.turns import Spread, spread
 from tools.bench.cpu.workloads import ANSWER, CLASSIFY, EMBED, TAG
@@ -25,6 +37,7 @@ _TITLES = {
     ANSWER: "Span QA",
 }
 _INT8 = (INT8, ONNX_INT8)
+_HALF = (BFLOAT16, OPENVINO_HALF, TORCH_HALF)
 _DASH = "–"
 
 
@@ -51,15 +64,18 @@ def rate(value: Spread | None) -> str:
 
 
 def compared(columns: list[Measured], names: Sequence[str]) -> tuple[list[str], list[list[str]]]:
-    """The rows of a table of ratios: ours to each in float32, and int8 to int8."""
+    """The rows of a table of ratios: ours to each of the same precision, others to float32."""
     head = ["", *(f"batch {each.size}" for each in columns)]
     rows = []
+    pairs = []
     for name in names:
-        first = INT8 if name in _INT8 else OURS
-        if name == first and name == INT8:
-            name, first = OURS, INT8
-        elif name == first:
-            continue
+        if name == INT8:
+            pairs.append((INT8, OURS))
+        elif name == BFLOAT16:
+            pairs += [(BFLOAT16, OURS), (BFLOAT16, ONNX)]
+        elif name != OURS:
+            pairs.append((INT8 if name in _INT8 else BFLOAT16 if name in _HALF else OURS, name))
+    for first, name in pairs:
         values = [ratio(each.ratio(first, name)) for each in columns]
         if set(values) != {_DASH}:
             rows.append([f"{first} / {name}", *values])
@@ -78,7 +94,7 @@ def speeds(results: Results, columns: list[Measured], unit: str) -> str:
     absolute = [[name, *(rate(each.rate(name)) for each in columns)] for name in names]
     parts += [f"\n{unit.capitalize()} per second:\n", table(head, absolute)]
     shares = [[name, *(_percent(results.share(each, name)) for each in columns)]
-              for name in names if name not in _INT8]  # fmt: skip
+              for name in names if name not in (*_INT8, *_HALF)]  # fmt: skip
     if results.best_rate and columns[0].workload.kind != ANSWER and columns[0].clock == "cpu":
         parts += [
             "\nShare of the best product rate, counting the products of real tokens alone:\n",
@@ -138,10 +154,11 @@ def _conditions(results: Results, plan: Plan, command: str, model: str) -> str:
     return f"""`{command}`, {datetime.date.today()}. {machine.cpu()} ({flags}), \
 {os.cpu_count()} cores. Python {platform.python_version()}, {machine.versions(_PACKAGES)}.
 
-{model}, float32 unless a name says int8, the same weights and the same raw text for all; heads \
-have random weights. *Ours* is the exported SavedModel in the server's loader, with what \
-TensorFlow does by default here: oneDNN {onednn}. *{PADDED}* is exported so that padding is \
-computed. The others get ids from `tokenizers`, padded to the longest text of a batch, except \
+{model}, float32 unless a name says int8 or bfloat16, the same weights and the same raw text for \
+all; heads have random weights. *Ours* is the exported SavedModel in the server's loader, with \
+what TensorFlow does by default here: oneDNN {onednn}. *{PADDED}* is exported so that padding is \
+computed. *{PACKED}* has `TF_ENABLE_ONEDNN_OPTS=1` and `TF_ONEDNN_ASSUME_FROZEN_WEIGHTS=1`. \
+The others get ids from `tokenizers`, padded to the longest text of a batch, except \
 KerasHub, whose own preprocessor pads to 128 tokens; it has no part where texts are longer. \
 ONNX Runtime's and OpenVINO's file is torch's export; ONNX Runtime's int8 is its dynamic \
 quantization. torch computes with fused attention (sdpa) in inference mode.

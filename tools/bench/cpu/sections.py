@@ -200,9 +200,10 @@ class Bench:
         self.folder, self.plan, self.wanted = folder, plan, wanted or plan.sections
         self.cores = sorted(os.sched_getaffinity(0))
         self.core = core if core in self.cores else self.cores[0]
-        self.specs = [x for x in engines.specs(baseline) if only is None or x.name in only]
+        asked = [x for x in engines.specs(baseline) if only is None or x.name in only]
+        self.specs = [spec for spec in asked if not spec.lacks]
         self.results: Results
-        self._failures: dict[str, str] = {}
+        self._failures = {spec.name: spec.lacks for spec in asked if spec.lacks}
 
     # Preparing ---------------------------------------------------------------------------------
 
@@ -231,7 +232,8 @@ class Bench:
                 if spec.make == "Ours" and not target.exists():
                     name = f"{kind}, {spec.variant}"
                     jobs[name] = prepare.Ours, "export", (kind, spec.variant), spec.first_on_path
-                file = target.with_name(f"{spec.variant}.onnx")
+                variant = "float32" if spec.make == "OpenVino" else spec.variant
+                file = target.with_name(f"{variant}.onnx")
                 if spec.make in ("Onnx", "OpenVino") and not file.exists():
                     jobs[f"{kind}, ONNX"] = prepare.Peers, "onnx", (kind,), ""
         self._in_processes(jobs)
@@ -346,6 +348,7 @@ class Bench:
         lists = {
             CLASSIFY: [
                 (workloads.sst2(), plan.rows),
+                (workloads.short(self.results.length_of), {1: plan.rows[1]}),
                 (ordered, {size: len(ordered.rows) for size in some}),
                 (workloads.mix(), plan.mixed),
             ],

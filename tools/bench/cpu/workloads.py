@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,6 +56,18 @@ def by_length(workload: Workload) -> Workload:
     """The same rows, shortest first."""
     rows = sorted(workload.rows, key=len)
     return workload._replace(name=f"{workload.name}, sorted by length", rows=rows)
+
+
+def short(lengths: Callable[[list[Row]], list[int]], tokens: int = 8) -> Workload:
+    """SST-2's dev sentences of a few tokens, with those that begin and end a text.
+
+    Args:
+        lengths: from rows to their numbers of tokens, as ``counter`` returns it.
+        tokens: the most of a sentence.
+    """
+    rows = sst2().rows
+    few = [row for row, length in zip(rows, lengths(rows), strict=True) if length <= tokens]
+    return Workload(f"SST-2, up to {tokens} tokens", CLASSIFY, few, LENGTH)
 
 
 def mix(kind: str = CLASSIFY, one_in: int = 8) -> Workload:
