@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from bertfam_tf import parsing
 from bertfam_tf.checkpoints import Checkpoint, CheckpointError
@@ -35,10 +35,15 @@ class Published:
     Attributes:
         model: the directory of the model and the tokenizer.
         options: the task's options that the checkpoint stores.
+        library, loader: the library that these files are for, and its class that loads them; None
+            for a pipeline of transformers.
 
     Raises:
         CheckpointError: for files that are damaged or not supported.
     """
+
+    library: ClassVar[str] = "transformers"
+    loader: ClassVar[str | None] = None
 
     def __init__(self, directory: Path):
         self.model = directory
