@@ -38,7 +38,7 @@ from bertfam_tf.tasks.text_learner import arguments, refuse
 from bertfam_tf.text import Tokenizer
 from bertfam_tf.validation import check, in_range, setting
 
-_PAIRS, _TEMPERATURE = 10, 0.05
+_PAIRS, _TEMPERATURE = 10, 0.3
 _READ_AT_ONCE = 1024
 _SEED_STATE = "seed_generator_state"
 _OWN = ("labels", "temperature")  # options that embedders do not have

@@ -119,10 +119,10 @@ def _open_task(
     head = cls.head_of(checkpoint.family.name)
     classes = declared.class_option(kind)
     if classes is not None and options.get(classes) is None:
-        options[classes] = checkpoint.head_labels(head or "")
+        if head is None:
+            raise ValueError(f"{cls.__name__}.from_pretrained needs {classes}.")
+        options[classes] = checkpoint.head_labels(head)
         if options[classes] is None:
-            if head is None:
-                raise ValueError(f"{cls.__name__}.from_pretrained needs {classes}.")
             raise ValueError(f"{path} has no {head} head; pass {classes}.")
     new_pooler = _needs_new_pooler(checkpoint, head, rest)
     backbone = checkpoint.backbone(new_pooler=new_pooler)
