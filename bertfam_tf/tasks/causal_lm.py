@@ -78,6 +78,7 @@ class CausalLM(Task):
     """
 
     needs_head = True
+    pipeline_tag = "text-generation"
     # Prompt and continuation are one segment; in transformers' pipelines they cannot have any.
     unpublished_inputs = ("segment_ids",)
 

@@ -38,7 +38,7 @@ from bertfam_tf.tasks.text_learner import arguments, refuse
 from bertfam_tf.text import Tokenizer
 from bertfam_tf.validation import check, in_range, setting
 
-_PAIRS, _TEMPERATURE = 10, 0.05
+_PAIRS, _TEMPERATURE = 10, 0.3
 _READ_AT_ONCE = 1024
 _SEED_STATE = "seed_generator_state"
 _OWN = ("labels", "temperature")  # options that embedders do not have
@@ -82,6 +82,18 @@ class Examples(NamedTuple):
     labels: np.ndarray
 
 
+class _Embedder(Modules):
+    """The modules of the embedder; these files have no classifier."""
+
+    @staticmethod
+    def write(task: Any, directory: Path) -> None:
+        raise UnrepresentableError(
+            "Not written, because these files have no classifier on a sentence embedding. "
+            "embedder.save_pretrained writes the embedder alone, for sentence-transformers; save "
+            "and export write all of it."
+        )
+
+
 class FewShotClassifier(TextClassifier):
     """One label of a fixed list for each text, from about 4 to 50 examples for each label.
 
@@ -96,8 +108,14 @@ class FewShotClassifier(TextClassifier):
         tokenizer: its tokenizer.
         labels: names of the classes, in the order of the scores.
         temperature: the same as for ``TextClassifier``.
-        pooling, projections, dimensions, normalize, prompts, default_prompt, include_prompt: the
-            same as for ``TextEmbedder``.
+        pair: must be false.
+        pooling: the same as for ``TextEmbedder``.
+        projections: the same.
+        dimensions: the same.
+        normalize: the same.
+        prompts: the same.
+        default_prompt: the same.
+        include_prompt: the same.
         max_length, padding, language_id, languages: the same as for ``Task``.
 
     Raises:
@@ -106,7 +124,7 @@ class FewShotClassifier(TextClassifier):
 
     options_type = FewShotOptions
     head_name = None
-    published_type = Modules
+    published_type = _Embedder
     # The trainer has pairs of texts, and is not evaluated on the dev split.
     unused_settings = ("batch_tokens", "class_weights", "patience")
     validates_epochs = False
@@ -329,17 +347,6 @@ class FewShotClassifier(TextClassifier):
         layer = self.get_layer("classifier")
         layer.kernel.assign(kernel)
         layer.bias.assign(bias)
-
-    def save_pretrained(self, directory: str | Path) -> None:
-        """Raises ``UnrepresentableError``: transformers has no such head.
-
-        ``self.embedder.save_pretrained`` writes the embedder for sentence-transformers.
-        """
-        raise UnrepresentableError(
-            f"Not written to {directory}, because transformers has no classifier on a sentence "
-            "embedding. embedder.save_pretrained writes the embedder alone, for "
-            "sentence-transformers; save and export write all of it."
-        )
 
 
 def _seed_states(model: keras.Model) -> list[keras.Variable]:

@@ -19,8 +19,9 @@ def fit_logistic_regression(
     """Fits a multinomial logistic regression.
 
     The minimized function is the sum of cross-entropies and ``regularization / 2`` times the sum
-    of the squared weights, without the biases: scikit-learn's ``LogisticRegression(C=1 /
-    regularization)``. It is convex, and has one minimum.
+    of the squared weights, without the biases; for two classes, of the squared differences of their
+    weights. It is convex, and has one minimum: scikit-learn's ``LogisticRegression(C=1 /
+    regularization)``.
 
     Args:
         vectors: float (examples, width).
@@ -34,7 +35,8 @@ def fit_logistic_regression(
     x = np.concatenate([vectors, np.ones((len(vectors), 1))], axis=1, dtype="float64")
     wanted = np.eye(classes)[labels]
     shape = (x.shape[1], classes)
-    penalty = np.full(shape, regularization)
+    # Of two classes, the weights are each other's negatives, half of the difference.
+    penalty = np.full(shape, regularization * (2 if classes == 2 else 1))
     penalty[-1] = 0
 
     def loss(flat: np.ndarray) -> tuple[float, np.ndarray]:

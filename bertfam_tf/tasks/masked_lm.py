@@ -87,6 +87,7 @@ class MaskedLM(Task):
     """
 
     options_type = MaskedOptions
+    pipeline_tag = "fill-mask"
     head_name = "masked_lm"
     tracker = SingleLossTracker
     answer_name = "masks"

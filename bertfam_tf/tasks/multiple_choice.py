@@ -82,6 +82,7 @@ class MultipleChoice(Task):
     """
 
     options_type = ChoiceOptions
+    pipeline_tag = "multiple-choice"
     fields = Fields((TEXT, _CHOICES), (_QUESTION,))
     head_name = "choice"
     labels_type = targets.Choice

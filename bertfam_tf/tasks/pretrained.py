@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from bertfam_tf import parsing
 from bertfam_tf.checkpoints import Checkpoint, CheckpointError
@@ -35,10 +35,15 @@ class Published:
     Attributes:
         model: the directory of the model and the tokenizer.
         options: the task's options that the checkpoint stores.
+        library, loader: the library that these files are for, and its class that loads them; None
+            for a pipeline of transformers.
 
     Raises:
         CheckpointError: for files that are damaged or not supported.
     """
+
+    library: ClassVar[str] = "transformers"
+    loader: ClassVar[str | None] = None
 
     def __init__(self, directory: Path):
         self.model = directory
@@ -145,11 +150,11 @@ def _class_names(
     """The names of the classes where no list of them is given, but their number, or nothing."""
     if not isinstance(given, int | None):
         return given
-    stored = checkpoint.head_labels(head)
+    stored = checkpoint.head_labels(head) if head else None
     if given is not None and (stored is None or len(stored) != given):
         return numbered(given)
-    if stored is None and not head:
-        raise ValueError(f"The task needs {option}: the names of the labels.")
+    if not head:
+        raise ValueError(f"The task needs {option}, the names of its labels.")
     if stored is None:
         raise ValueError(f"{path} has no {head} head; pass {option}.")
     return stored

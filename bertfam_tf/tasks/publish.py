@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from bertfam_tf.checkpoints import CheckpointError, save
 from bertfam_tf.heads import Head
 from bertfam_tf.models import Backbone
 from bertfam_tf.sources import UnrepresentableError
+from bertfam_tf.tasks.hub_card import CARD, CardInfo, card
 from bertfam_tf.text import Tokenizer
 from bertfam_tf.text.published import save_published
 
@@ -27,24 +29,36 @@ INPUTS = {
 }
 
 
-def save_pretrained(model: Backbone | Task, directory: str | Path) -> None:
+def save_pretrained(model: Backbone | Task, directory: str | Path, **about: Any) -> None:
     """Writes a backbone, or a task with its head and tokenizer, as transformers loads them.
 
     Args:
         model: as ``bertfam_tf.checkpoints.save_pretrained`` writes it, or ``Task.save_pretrained``.
         directory: of a task new or empty; it appears whole or not at all.
+        **about: for a task, the same as for ``Task.save_pretrained``.
 
     Raises:
         FileExistsError: of a task, when the directory exists and is not empty.
         CheckpointError: for what the format cannot represent, or weights that are not finite.
     """
     if isinstance(model, Backbone):
-        save.save_pretrained(model, directory)
+        save.save_pretrained(model, directory, **about)
     else:
-        _publish(model, directory)
+        model.save_pretrained(directory, **about)
 
 
-def _publish(task: Task, directory: str | Path) -> None:
+def publish(task: Task, directory: str | Path, info: CardInfo, name: str | None = None) -> None:
+    """Writes a task as ``Task.save_pretrained``, with a model card.
+
+    Args:
+        task: the task.
+        directory: new or empty; it appears whole or not at all.
+        info: what the card says besides.
+        name: of the model in the card; None for the directory's.
+
+    Raises:
+        FileExistsError, CheckpointError: as ``Task.save_pretrained`` does.
+    """
     values: dict[str, Any] = {}
     if task.problem_type:
         values["problem_type"] = task.problem_type
@@ -76,6 +90,40 @@ def _publish(task: Task, directory: str | Path) -> None:
             any_language=task.language_id is not None,
         )
         task.published_type.write(task, temporary)
+        text = card(task, name or Path(directory).resolve().name, info)
+        (temporary / CARD).write_text(text, "utf-8")
+
+
+def push_to_hub(
+    task: Task,
+    name: str,
+    info: CardInfo,
+    *,
+    token: str | bool | None = None,
+    private: bool | None = None,
+    commit_message: str | None = None,
+    revision: str | None = None,
+    create_pr: bool = False,
+    api: Any = None,
+) -> str:
+    """Uploads a task to the Hugging Face hub; see ``Task.push_to_hub``."""
+    if api is None:
+        from huggingface_hub import HfApi
+
+        api = HfApi(token=token)
+    with tempfile.TemporaryDirectory() as folder:
+        directory = Path(folder) / "model"
+        # What cannot be written is an error before the repository is created.
+        publish(task, directory, info, name)
+        api.create_repo(repo_id=name, private=private, exist_ok=True)
+        commit = api.upload_folder(
+            repo_id=name,
+            folder_path=directory,
+            commit_message=commit_message or f"Upload a {type(task).__name__} of bertfam_tf",
+            revision=revision,
+            create_pr=create_pr,
+        )
+    return str(commit)
 
 
 def write(

@@ -101,6 +101,7 @@ class Reranker(Task):
     """
 
     options_type = RerankerOptions
+    pipeline_tag = "text-ranking"
     fields = Fields((_QUERY, _DOCUMENT), ())
     head_name = "sequence"
     answer_name = "score"

@@ -67,6 +67,8 @@ _PLAIN: dict[str, Any] = {
 class _Directory(Published):
     """Reads files that all of the library's model types have."""
 
+    library = "sentence-transformers"
+
     def __init__(self, directory: Path):
         super().__init__(directory)
         self._lower_case = False
@@ -123,6 +125,8 @@ class Modules(_Directory):
             that is not supported, or a path outside of the directory. No class that a file names
             is imported.
     """
+
+    loader = "SentenceTransformer"
 
     def __init__(self, directory: Path):
         super().__init__(directory)
@@ -212,6 +216,8 @@ class CrossEncoder(_Directory):
             supported. No class that a file names is imported.
     """
 
+    loader = "CrossEncoder"
+
     def __init__(self, directory: Path):
         super().__init__(directory)
         modules = directory / _MODULES
@@ -271,6 +277,8 @@ class SparseEncoder(_Directory):
         CheckpointError: for a file that is missing or damaged, or a module, activation or prompt
             that is not supported. No class that a file names is imported.
     """
+
+    loader = "SparseEncoder"
 
     def __init__(self, directory: Path):
         super().__init__(directory)

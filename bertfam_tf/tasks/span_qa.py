@@ -188,6 +188,7 @@ class SpanQA(Task):
     """
 
     options_type = SpanOptions
+    pipeline_tag = "question-answering"
     fields = Fields((QUESTION, CONTEXT), (), aliases=((LABEL, GOLD), (LABEL, (ANSWER, START))))
     head_name = "span"
     labels_type = targets.Answers

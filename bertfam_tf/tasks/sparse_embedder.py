@@ -76,6 +76,7 @@ class SparseEmbedder(Task):
     """
 
     options_type = SparseOptions
+    pipeline_tag = "feature-extraction"
     fields = Fields((TEXT,), (), labelled=False)
     head_name = "masked_lm"
     answer_name = "tokens"

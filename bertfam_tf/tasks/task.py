@@ -72,6 +72,7 @@ class Task(Hinted, TaskStorage, TaskInference, TaskTraining):
         unused_settings: keys of the section ``train`` of recipes that training does not support.
         validates_epochs: whether recipes evaluate the dev split after each epoch, not only at the
             end.
+        pipeline_tag: the hub's name of the task, for model cards; None if it has none.
         problem_type: ``problem_type`` in Hugging Face's config, or None.
         ranked_scores: whether ``scores`` of an answer has one for each of ``class_names``.
         needs_head: whether ``from_pretrained`` rejects checkpoints without the head.
@@ -95,6 +96,7 @@ class Task(Hinted, TaskStorage, TaskInference, TaskTraining):
     trainer_settings: ClassVar[type[Any] | None] = None
     unused_settings: ClassVar[tuple[str, ...]] = ()
     validates_epochs: ClassVar[bool] = True
+    pipeline_tag: ClassVar[str | None] = None
     problem_type: ClassVar[str | None] = None
     ranked_scores: ClassVar[bool] = False
     needs_head: ClassVar[bool] = False

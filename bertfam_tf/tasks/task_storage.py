@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -12,6 +12,7 @@ from bertfam_tf import files
 from bertfam_tf.models import Backbone
 from bertfam_tf.tasks import publish, storage
 from bertfam_tf.tasks.components import Signature
+from bertfam_tf.tasks.hub_card import CardInfo
 from bertfam_tf.text import Tokenizer
 from bertfam_tf.text.serialization import tokenizer_files, tokenizer_from_files
 from bertfam_tf.validation import one_of
@@ -97,16 +98,31 @@ class TaskStorage:
         # A copy, also by way of a pickle, has what ``save`` writes, and is not compiled.
         return storage.unpacked, (storage.packed(self),)
 
-    def save_pretrained(self: Any, directory: str | Path) -> None:
+    def save_pretrained(
+        self: Any,
+        directory: str | Path,
+        *,
+        language: str | Sequence[str] | None = None,
+        license: str | None = None,
+        metrics: Mapping[str, Any] | None = None,
+        base_model: str | None = None,
+        dataset: str | None = None,
+    ) -> None:
         """Writes a model that transformers reads: backbone, head, labels and tokenizer.
 
         ``transformers.pipeline(task, model=directory)`` gives the same answers, and so does this
         class's ``from_pretrained``. Options that choose answers and are not part of a model
         there are omitted: a threshold, ``top_k``, windows and the like. ``max_length`` becomes the
-        tokenizer's ``model_max_length``.
+        tokenizer's ``model_max_length``. ``README.md`` is a model card, as the Hugging Face hub
+        shows it: labels, scores, and how to use the model.
 
         Args:
             directory: new or empty; it is written atomically.
+            language: the code of the texts' language, such as ``"en"``, or several, for the card.
+            license: an identifier of the hub, such as ``"apache-2.0"``.
+            metrics: scores by name, such as the content of a run's ``metrics.json``.
+            base_model: the hub id of the checkpoint that was fine-tuned.
+            dataset: the name of the data that ``metrics`` are for.
 
         Raises:
             FileExistsError: if it exists and is not an empty directory.
@@ -114,7 +130,50 @@ class TaskStorage:
                 equivalent in transformers, or weights that are not finite. Nothing is written
                 then.
         """
-        publish.save_pretrained(self, directory)
+        info = CardInfo(language, license, metrics or {}, base_model, dataset)
+        publish.publish(self, directory, info)
+
+    def push_to_hub(
+        self: Any,
+        repo_id: str,
+        *,
+        token: str | bool | None = None,
+        private: bool | None = None,
+        commit_message: str | None = None,
+        revision: str | None = None,
+        create_pr: bool = False,
+        api: Any = None,
+        **card: Any,
+    ) -> str:
+        """Uploads what ``save_pretrained`` writes to the Hugging Face hub.
+
+        Args:
+            repo_id: the repository, such as ``"organisation/name"``; it is created if missing.
+            token: an access token; None for the stored one.
+            private: whether a new repository is private; None for the organisation's default.
+            commit_message, revision, create_pr: the same as for ``HfApi.upload_folder``.
+            api: an object with the methods of ``huggingface_hub.HfApi`` that is used in its place.
+            **card: ``language``, ``license``, ``metrics``, ``base_model`` and ``dataset``, the same
+                as for ``save_pretrained``.
+
+        Returns:
+            The URL of the commit.
+
+        Raises:
+            CheckpointError: as ``save_pretrained`` does; nothing is uploaded then.
+            TypeError: for an argument that does not exist.
+        """
+        return publish.push_to_hub(
+            self,
+            repo_id,
+            CardInfo(**card),
+            token=token,
+            private=private,
+            commit_message=commit_message,
+            revision=revision,
+            create_pr=create_pr,
+            api=api,
+        )
 
     def export(
         self: Any,

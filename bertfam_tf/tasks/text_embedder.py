@@ -163,6 +163,7 @@ class TextEmbedder(Task):
     """
 
     options_type = EmbedderOptions
+    pipeline_tag = "sentence-similarity"
     answer_name = "embedding"
     published_type = Modules
     fields = TEXTS._replace(labelled=False)

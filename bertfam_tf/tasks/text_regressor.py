@@ -41,6 +41,7 @@ class TextRegressor(Task):
     """
 
     options_type = PairOptions
+    pipeline_tag = "text-classification"
     head_name = "sequence"
     answer_name = "score"
     labels_type = targets.Number

@@ -138,6 +138,7 @@ class TokenTagger(Task):
     """
 
     options_type = TaggerOptions
+    pipeline_tag = "token-classification"
     fields = Fields(
         (TEXT,),
         (),

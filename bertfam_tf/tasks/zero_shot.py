@@ -92,6 +92,7 @@ class ZeroShotClassifier(Task):
     """
 
     options_type = ZeroShotOptions
+    pipeline_tag = "zero-shot-classification"
     head_name = "sequence"
 
     def __init__(

@@ -107,8 +107,8 @@ def test_files(tmp_path):
     task = published.task("MultiLabelClassifier", "bert")
     task.save_pretrained(tmp_path / "out")
     assert sorted(file.name for file in (tmp_path / "out").iterdir()) == [
-        "config.json", "model.safetensors", "special_tokens_map.json", "tokenizer.json",
-        "tokenizer_config.json", "vocab.txt",
+        "README.md", "config.json", "model.safetensors", "special_tokens_map.json",
+        "tokenizer.json", "tokenizer_config.json", "vocab.txt",
     ]  # fmt: skip
     assert list(tmp_path.iterdir()) == [tmp_path / "out"]
     config = _read(tmp_path / "out", "config.json")
