@@ -46,6 +46,7 @@ ALLOWED = {
     ("layers.fused", "scan"),
     ("layers.fused", "split_rows"),
     ("layers.fused", "take"),
+    ("layers.fused", "write"),
     ("layers.fused", "with_gradient"),
     ("layers.tracing", "_function"),
     ("layers.tracing", "_recomputed"),
