@@ -12,7 +12,7 @@ from bertfam_tf.cli.common import (
     set_language,
 )
 
-_FOR_SERVING = ("version", "dtype", "batching", "fallback", "attention")
+_FOR_SERVING = ("version", "dtype", "batching", "fallback", "attention", "label_names")
 _FOR_PHONES = ("inputs", "quantize", "length")
 _FOR_ONNX = ("opset",)
 
@@ -60,6 +60,12 @@ def add(commands: Commands) -> None:
         metavar="TOKENS",
         help="add a signature that returns the attention of so many tokens, for the server's page",
     )
+    parser.add_argument(
+        "--label-names",
+        action="store_true",
+        default=None,
+        help="return the names of a classifier's scores too, as labels",
+    )
     parser.add_argument("--tflite", action="store_true", help="write a .tflite file for phones")
     parser.add_argument(
         "--onnx",
@@ -88,7 +94,7 @@ def run(options: argparse.Namespace) -> None:
         for name in names:
             value = getattr(options, name)
             if value is not None and owner != kind:
-                raise ValueError(f"--{name} is for {owner}.")
+                raise ValueError(f"--{name.replace('_', '-')} is for {owner}.")
             if value is not None:
                 given[name] = value
     if options.calibration is not None and options.onnx:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,15 +12,18 @@ import tensorflow as tf
 from bertfam_tf.data.inputs import LANGUAGE
 from bertfam_tf.export.attention_signature import attention_signature
 from bertfam_tf.tasks import Task
-from bertfam_tf.tasks.components import Signature
+from bertfam_tf.tasks.components import Signature, Tensors
 from bertfam_tf.tasks.preprocessing import POOLED
 from bertfam_tf.tasks.text_learner import refuse
 
 # The signature of exports that takes the language of each text.
 _IN_LANGUAGE = "in_language"
+_ANSWER = "_answer"
 
 
-def signatures(task: Task, *, attention: int | None = None, **options: Any) -> dict[str, Signature]:
+def signatures(
+    task: Task, *, attention: int | None = None, label_names: bool = False, **options: Any
+) -> dict[str, Signature]:
     """The signatures of an export by name: ``serving_default`` takes texts, ``ids`` token ids.
 
     If the backbone has languages, both answer in the task's language, and ``in_language`` takes
@@ -29,26 +33,49 @@ def signatures(task: Task, *, attention: int | None = None, **options: Any) -> d
         task: is exported.
         attention: adds a signature ``attention``, which takes texts, with maps of this number
             of tokens: ``attention_signature``.
+        label_names: whether ``serving_default`` and ``ids`` of a classifier also return ``labels``,
+            string (batch, labels), the names of ``scores`` in their order.
         **options: options of this task's export, which the class documents.
 
     Raises:
         TypeError: for an option that does not exist.
-        ValueError: as ``attention_signature`` raises it.
+        ValueError: as ``attention_signature`` raises it; or for ``label_names`` of a task without a
+            score for each label.
     """
     components = task.components
     known = inspect.signature(components.signatures).parameters
     if not any(each.kind is each.VAR_KEYWORD for each in known.values()):
         refuse("export", options.keys() - known.keys(), known)
     more = {} if attention is None else {"attention": attention_signature(task, attention)}
+    answer, answer_ids = task.answer, task.answer_ids
+    if label_names:
+        if not task.ranked_scores:
+            raise ValueError(f"label_names is for classifiers, got a {type(task).__name__}.")
+        answer, answer_ids = (_with_labels(each, task.class_names) for each in (answer, answer_ids))
     found = {
-        "serving_default": Signature(task.answer),
-        "ids": Signature(task.answer_ids, task.packed_specs),
+        "serving_default": Signature(answer),
+        "ids": Signature(answer_ids, task.packed_specs),
         **components.signatures(**options),
         **more,
     }
     if components.preprocessor.languages.count:
         found[_IN_LANGUAGE] = _in_language(task, found["serving_default"])
     return found
+
+
+def without_labels(function: Any) -> Any:
+    """Returns the task's function that ``label_names`` added labels to, or the same function."""
+    return getattr(function, _ANSWER, function)
+
+
+def _with_labels(answer: Callable[[Tensors], Tensors], labels: list[str]) -> Any:
+    @tf.autograph.experimental.do_not_convert
+    def named(inputs: Tensors) -> Tensors:
+        outputs = answer(inputs)
+        return {**outputs, "labels": tf.broadcast_to(labels, tf.shape(outputs["scores"]))}
+
+    setattr(named, _ANSWER, answer)
+    return named
 
 
 def packed_value_counts(task: Task) -> dict[str, int]:

@@ -154,7 +154,7 @@ class EmbedderTrainer(TextLearner):
         self._objective = loss
         self._texts = _Texts(embedder, prompts)
         self._mini_batch_size = mini_batch_size
-        fields = _SINGLE if objective == "teacher" else _FIELDS
+        fields = _SINGLE if objective == "embedding_mse" else _FIELDS
         self.fields = fields._replace(described=embedder.fields.described, labelled=loss.has_labels)
 
     @property

@@ -34,8 +34,8 @@ class TaskStorage:
         """Returns the functions of an export by name, as TF Serving calls them.
 
         Args:
-            **options: ``attention``, and the options of this task's export, which the class
-                documents.
+            **options: ``attention``, ``label_names``, and the options of this task's export, which
+                the class documents.
 
         Raises:
             TypeError, ValueError: as ``export`` does.
@@ -191,7 +191,8 @@ class TaskStorage:
             version: a number.
             format: ``"tf_saved_model"``; ``"litert"``, for which ``export_tflite`` documents the
                 arguments; or ``"onnx"``, for which ``bertfam_tf.export.export_onnx`` does.
-            **kwargs: ``dtype``, ``calibration``, ``fallback``, ``batching`` and ``metrics``, as
+            **kwargs: ``label_names=True`` to return the names of a classifier's scores too;
+                ``dtype``, ``calibration``, ``fallback``, ``batching`` and ``metrics``, as
                 ``bertfam_tf.export.export_saved_model`` documents them, and the arguments of this
                 task's ``signatures``.
 

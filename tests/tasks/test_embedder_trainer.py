@@ -48,6 +48,12 @@ def _expected(kind, a, b, negatives, labels, symmetric=False):
         scores = np.concatenate([cosines, _cosines(a, negatives)], axis=1) / T
         found = _cross_entropy(scores)
         return (found + _cross_entropy(cosines.T / T)).mean() / 2 if symmetric else found.mean()
+    if kind == "supervised_contrastive":
+        texts, classes = np.concatenate([a, b]), np.concatenate([labels, labels])
+        scores = np.exp(_cosines(texts, texts) / T) * (1 - np.eye(len(texts)))
+        chances = np.log(scores / scores.sum(1, keepdims=True) + np.eye(len(texts)))
+        same = (classes[:, None] == classes) & ~np.eye(len(texts), dtype=bool)
+        return -np.mean([chances[i, same[i]].mean() for i in range(len(texts))])
     of_pairs = np.diag(cosines)
     if kind == "cosine":
         return ((of_pairs - labels) ** 2).mean()
@@ -62,7 +68,10 @@ def _expected(kind, a, b, negatives, labels, symmetric=False):
 
 @pytest.mark.extended
 @pytest.mark.parametrize("dimensions", [None, (32, 8, 3)])
-@pytest.mark.parametrize("kind", ["contrastive", "symmetric", "cosent", "cosine", "embedding_mse"])
+@pytest.mark.parametrize(
+    "kind",
+    ["contrastive", "symmetric", "supervised_contrastive", "cosent", "cosine", "embedding_mse"],
+)
 def test_losses(embedder, kind, dimensions):
     symmetric = kind == "symmetric"
     kind = "contrastive" if symmetric else kind
@@ -75,6 +84,8 @@ def test_losses(embedder, kind, dimensions):
     x, y = PAIRS, labels
     if kind == "contrastive":
         x, y = {**PAIRS, "negatives": NEGATIVES}, None
+    if kind == "supervised_contrastive":
+        labels = y = np.arange(len(a)).astype("float32") % 2
     if kind == "embedding_mse":
         labels = y = np.random.default_rng(0).normal(size=a.shape).astype("float32")
         x = A

@@ -181,3 +181,18 @@ def test_classes_that_are_separable():
     kernel, bias = fit_logistic_regression(x, np.array([0, 0, 1, 1]), 2, 1e-8)
     assert np.isfinite(kernel).all()
     assert ((x @ kernel + bias).argmax(axis=1) == [0, 0, 1, 1]).all()
+
+
+def test_names_beside_scores(fitted, smallest, tmp_path):
+    """``serving_default`` returns the names of its scores with ``label_names``, as an option."""
+    clf, _ = fitted
+    clf.save(tmp_path / "task")
+    command = ["export", str(tmp_path / "task"), str(tmp_path / "named"), "--label-names"]
+    assert main(command) == 0
+    texts = {"text": np.array([text.encode() for text in NEW], object)}
+    answers = load(tmp_path / "named" / "1").run("serving_default", texts)
+    assert answers["labels"].tolist() == [[b"bad", b"good"]] * len(NEW)
+    best = answers["labels"][range(len(NEW)), answers["scores"].argmax(axis=1)]
+    assert best.tolist() == answers["label"].tolist()
+    with pytest.raises(ValueError, match="label_names is for classifiers, got a TextEmbedder"):
+        clf.embedder.export(tmp_path / "vectors", label_names=True)
