@@ -1,7 +1,9 @@
 """Pretraining on JAX from packed examples: its masks, and a run of a few steps."""
 
 import gzip
+import io
 import json
+import lzma
 import os
 import subprocess
 import sys
@@ -50,6 +52,24 @@ def test_masks_are_those_of_masking(tokenizer, unit):
         actual = np.asarray(getattr(masked, name))
         actual = actual if name == "token_ids" else actual[:, :width]
         np.testing.assert_array_equal(actual, getattr(expected, name).numpy(), err_msg=name)
+
+
+def test_packed_files_that_are_damaged(tmp_path):
+    from tools.gpu_pretrain import packed
+
+    file = tmp_path / "train.pack"
+    packed.write(file, {"tokens": np.arange(100)}, {"length": 8})
+    arrays, settings = packed.read(file)
+    assert arrays["tokens"].tolist() == list(range(100))
+    assert settings == {"length": 8}
+    whole, strange = file.read_bytes(), io.BytesIO()
+    np.savez(strange, settings=np.array([{}], object))
+    contents = [b"", b"text", whole[:100], whole[:-4], lzma.compress(b"text")]
+    contents += [lzma.compress(strange.getvalue())]
+    for content in contents:
+        file.write_bytes(content)
+        with pytest.raises(ValueError, match=r"train\.pack has no packed examples"):
+            packed.read(file)
 
 
 @pytest.mark.extended
