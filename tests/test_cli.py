@@ -544,3 +544,20 @@ def test_analyze(trained, tmp_path, capsys):
     assert main(["analyze", run, "--heads", "--metric", "f2", "--output", str(tmp_path)]) == 2
     assert main(["evaluate", run, "--report", str(tmp_path / "report.html")]) == 0
     assert "Confusion" in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.extended
+def test_commands_import_keras_without_its_wrappers():
+    """scikit-learn and pyplot take a quarter of the time; no command uses them through Keras."""
+    code = """
+import sys
+from bertfam_tf.cli.common import import_keras
+import_keras()
+assert "keras" in sys.modules
+assert not {"sklearn", "matplotlib.pyplot"} & sys.modules.keys()
+import importlib.util
+for name in ("sklearn", "matplotlib"):
+    if importlib.util.find_spec(name):
+        __import__(name)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

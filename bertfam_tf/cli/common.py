@@ -8,6 +8,8 @@ from typing import Any
 from bertfam_tf.names import NO_TEXT, unknown
 
 Commands = argparse._SubParsersAction
+# Packages that Keras imports for its wrappers and pictures wherever they are installed.
+_UNUSED_BY_COMMANDS = ("sklearn", "matplotlib.pyplot")
 # Help texts.
 LANGUAGES = "such as de, for models with language embeddings (default: the task's)"
 SEVERAL = "one of several tasks that were saved together"
@@ -41,6 +43,24 @@ def add_recipe(
     """
     parser.add_argument("recipe", help=recipe)
     parser.add_argument("override", nargs="*", help=f"key=value, {example}")
+
+
+def import_keras() -> None:
+    """Imports Keras without packages that no command uses through it.
+
+    They take a quarter of the time of the import. ``keras.wrappers`` and ``keras.visualization`` do
+    not work in this process afterwards; the packages themselves do.
+    """
+    if "keras" in sys.modules:
+        return
+    hidden = [name for name in _UNUSED_BY_COMMANDS if name not in sys.modules]
+    # None makes an import fail as if the package were not installed.
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
+    try:
+        import keras  # noqa: F401
+    finally:
+        for name in hidden:
+            del sys.modules[name]
 
 
 def print_table(rows: list[list[str]], right: int | None = None) -> None:

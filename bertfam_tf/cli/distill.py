@@ -3,7 +3,7 @@
 import argparse
 import json
 
-from bertfam_tf.cli.common import Commands, add_command, add_recipe
+from bertfam_tf.cli.common import Commands, add_command, add_recipe, import_keras
 
 
 def add(commands: Commands) -> None:
@@ -19,6 +19,7 @@ def run(options: argparse.Namespace) -> None:
     from bertfam_tf.recipes.schema import DistillRecipe
 
     recipe = load_recipe(options.recipe, options.override, DistillRecipe)
+    import_keras()
     from bertfam_tf.recipes import distill
 
     print(json.dumps(distill(recipe)))

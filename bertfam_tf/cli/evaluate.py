@@ -4,7 +4,7 @@ import argparse
 import json
 from pathlib import Path
 
-from bertfam_tf.cli.common import LANGUAGES, Commands, add_command, set_language
+from bertfam_tf.cli.common import LANGUAGES, Commands, add_command, import_keras, set_language
 
 
 def add(commands: Commands) -> None:
@@ -27,6 +27,7 @@ def run(options: argparse.Namespace) -> None:
 
     run_dir = Path(options.run_dir)
     recipe = load_run(run_dir / RECIPE, options.override)
+    import_keras()
     from bertfam_tf import tasks
     from bertfam_tf.recipes.fine_tuning import evaluate
     from bertfam_tf.recipes.multi_task import evaluate_tasks

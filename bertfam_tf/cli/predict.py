@@ -12,6 +12,7 @@ from bertfam_tf.cli.common import (
     add_command,
     check_batch_size,
     column,
+    import_keras,
     saved_task,
     set_language,
     stdin_lines,
@@ -56,6 +57,7 @@ def run(options: argparse.Namespace) -> None:
     if options.input or options.output:
         _predict_file(options)
         return
+    import_keras()
     from bertfam_tf.recipes import as_json
 
     texts = options.text or stdin_lines()
@@ -79,6 +81,7 @@ def _predict_file(options: argparse.Namespace) -> None:
     if not (options.input and options.output) or options.text:
         raise ValueError("predicting on a file needs both --input and --output, and no texts")
     check_batch_size(options)
+    import_keras()
     from bertfam_tf.data import format_of, read_rows
     from bertfam_tf.recipes import answer_file, source_of
     from bertfam_tf.recipes.directory import RECIPE, model_directory

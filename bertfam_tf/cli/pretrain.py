@@ -3,7 +3,7 @@
 import argparse
 import json
 
-from bertfam_tf.cli.common import Commands, add_command, add_recipe
+from bertfam_tf.cli.common import Commands, add_command, add_recipe, import_keras
 
 
 def add(commands: Commands) -> None:
@@ -17,6 +17,7 @@ def run(options: argparse.Namespace) -> None:
     from bertfam_tf.recipes.schema import PretrainRecipe
 
     recipe = load_recipe(options.recipe, options.override, PretrainRecipe)
+    import_keras()
     from bertfam_tf.plan import flops_per_token
     from bertfam_tf.recipes import pretrain
 
