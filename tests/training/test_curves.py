@@ -70,6 +70,17 @@ def test_when_pictures_are_drawn(tmp_path, monkeypatch):
     assert not drawn
 
 
+def test_the_last_epoch_is_left_to_the_end_of_the_run(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(curves, "draw", lambda lines, file: drawn.append(file))
+    picture = Curves(StepLog(tmp_path / "metrics.jsonl", tmp_path / "tensorboard"), tmp_path)
+    picture.set_params({"epochs": 2})
+    for epoch in range(2):
+        picture._next = 0.0
+        picture.on_epoch_end(epoch)
+        assert len(drawn) == 1
+
+
 def test_without_matplotlib(tmp_path, monkeypatch, caplog):
     found = importlib.util.find_spec
 

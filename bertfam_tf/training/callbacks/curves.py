@@ -23,7 +23,7 @@ class Curves(keras.callbacks.Callback):
     """Plots the log after an epoch, at most every 30 seconds; logs once if matplotlib is missing.
 
     The end of the run must call ``draw`` for the complete plot: a run that is killed after its last
-    epoch does not train again.
+    epoch does not train again. The last epoch is therefore not plotted here.
 
     Args:
         steps: the log, a callback that is called before this one.
@@ -42,7 +42,8 @@ class Curves(keras.callbacks.Callback):
         self._next = time.monotonic() + _SECONDS
 
     def on_epoch_end(self, epoch, logs=None):
-        if drawable() and time.monotonic() >= self._next:
+        last = self.params is not None and epoch + 1 >= self.params.get("epochs", 0)
+        if drawable() and not last and time.monotonic() >= self._next:
             draw(self.steps.lines, self.file)
             self._next = time.monotonic() + _SECONDS
 
