@@ -112,7 +112,7 @@ def _converted(task: Task, names: dict[str, str], opset: int, tf2onnx: Any) -> A
 
     function = tf.function(answer, input_signature=specs, autograph=False)
     with _quiet():
-        handlers = {"Erfc": (_erfc, []), "Log1p": (_log1p, [])}
+        handlers: dict[str, Any] = {"Erfc": (_erfc, []), "Log1p": (_log1p, [])}
         model, _ = tf2onnx.convert.from_function(
             function, specs, opset=opset, custom_op_handlers=handlers
         )
