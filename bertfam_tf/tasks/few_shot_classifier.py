@@ -158,7 +158,10 @@ class FewShotClassifier(TextClassifier):
         name: str | None = None,
         **options: Unpack[FewShotArguments],
     ):
-        super().__init__(backbone, tokenizer, labels, language_id=language_id, name=name, **options)
+        # TextClassifier lists its own options.
+        super().__init__(  # type: ignore[misc]
+            backbone, tokenizer, labels, language_id=language_id, name=name, **options
+        )
 
     @classmethod
     def from_pretrained(
@@ -169,7 +172,9 @@ class FewShotClassifier(TextClassifier):
         language: str | int | None = None,
         **options: Unpack[PretrainedFewShotArguments],
     ) -> Self:
-        return super().from_pretrained(path, labels, language=language, **options)
+        return super().from_pretrained(  # type: ignore[misc]
+            path, labels, language=language, **options
+        )
 
     def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> TaskComponents:
         stored = {name: value for name, value in options.stored().items() if name not in _OWN}
@@ -206,7 +211,7 @@ class FewShotClassifier(TextClassifier):
         """The dense layers on the pooled vector."""
         return self.embedder.projection_layers
 
-    def fit(
+    def fit(  # type: ignore[override]  # has no steps of the task itself
         self,
         x: Any,
         y: Any = None,

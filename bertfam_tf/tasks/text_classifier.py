@@ -93,7 +93,7 @@ class TextClassifier(Task):
 
     options_type: ClassVar[type[Options]] = SingleLabelOptions
     pipeline_tag = "text-classification"
-    head_name = "sequence"
+    head_name: ClassVar[str | None] = "sequence"
     labels_type = targets.Name
     problem_type = "single_label_classification"
     ranked_scores = True
