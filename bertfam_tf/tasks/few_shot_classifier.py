@@ -167,7 +167,7 @@ class FewShotClassifier(TextClassifier):
     def from_pretrained(
         cls,
         path: str | Path,
-        labels: Sequence[str] | None = None,
+        labels: Sequence[str] | int | None = None,
         *,
         language: str | int | None = None,
         **options: Unpack[PretrainedFewShotArguments],

@@ -6,22 +6,28 @@ Each has a folder; the transformer is in the root, in older directories in ``0_T
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bertfam_tf import parsing
 from bertfam_tf.checkpoints import CheckpointError, fill, safetensors
 from bertfam_tf.checkpoints.fill import stored
 from bertfam_tf.checkpoints.huggingface import read_weights
 from bertfam_tf.checkpoints.safetensors import SINGLE
 from bertfam_tf.models.base import plain_weights
 from bertfam_tf.names import truncated_repr
+from bertfam_tf.tasks.module_files import (
+    LIBRARY,
+    check_names,
+    listed,
+    read_object,
+    typed,
+    write_json,
+)
 from bertfam_tf.tasks.pretrained import Published, tokenizer_length
 from bertfam_tf.text import Tokenizer, WordPieceTokenizer
 from bertfam_tf.user_warnings import warn
@@ -30,7 +36,6 @@ _MODULES = "modules.json"
 _PROMPTS = "config_sentence_transformers.json"
 _TRANSFORMER = "sentence_bert_config.json"
 _CONFIG = "config.json"
-_LIBRARY = "sentence_transformers."
 _TORCH = "torch.nn.modules."
 # sentence-transformers' names of poolings, with our name and the key in files before version 5.
 _POOLINGS = {
@@ -43,7 +48,7 @@ _POOLINGS = {
 }
 _MASKED = ("Transformer", "MLMTransformer")
 _RELU = ("relu",)
-_SPARSE = f"{_LIBRARY}sparse_encoder.models"
+_SPARSE = f"{LIBRARY}sparse_encoder.models"
 _OF_EMBEDDERS = {"Pooling", "Dense", "Normalize"}
 _OF_CROSS_ENCODERS = {"sentence_transformers", "sbert_ce_default_activation_function"}
 # Classes of torch.nn, by the names of ``layers.activation``.
@@ -86,15 +91,15 @@ class _Directory(Published):
         older = sorted(folder.glob("sentence_*_config.json"))
         if not file.is_file() and older:
             file = older[0]
-        said = _object(file)
+        said = read_object(file)
         expected = {**_PLAIN, "transformer_task": task, "module_output_name": output}
         for key, plain in expected.items():
             if said.get(key) not in (None, plain):
                 raise CheckpointError(
                     f"{file} has {key} = {truncated_repr(said[key])}, expected {plain!r}."
                 )
-        self._lower_case = _typed(file, said, "do_lower_case", bool, False)
-        length = _typed(file, said, "max_seq_length", int, None)
+        self._lower_case = typed(file, said, "do_lower_case", bool, False)
+        length = typed(file, said, "max_seq_length", int, None)
         if length is None:
             self.options |= tokenizer_length(folder)
             return
@@ -147,7 +152,7 @@ class Modules(_Directory):
                 self.options["projections"].append(_projection(folder))
                 self._dense.append(folder)
             elif kind == "Normalize":
-                _check_names(folder / _CONFIG, _object(folder / _CONFIG))
+                check_names(folder / _CONFIG, read_object(folder / _CONFIG))
                 self.options["normalize"] = True
             else:
                 known = "Transformer, Pooling, Dense, Normalize"
@@ -169,7 +174,7 @@ class Modules(_Directory):
         return found
 
     def _read_pooling(self, folder: Path) -> None:
-        said = _object(folder / _CONFIG)
+        said = read_object(folder / _CONFIG)
         if "pooling_mode" in said:
             stated = said["pooling_mode"]
             modes = stated if isinstance(stated, list) else [stated]
@@ -185,9 +190,7 @@ class Modules(_Directory):
             )
         names = [_POOLINGS[mode][0] for mode in modes]
         self.options["pooling"] = names[0] if len(names) == 1 else names
-        self.options["include_prompt"] = _typed(
-            folder / _CONFIG, said, "include_prompt", bool, True
-        )
+        self.options["include_prompt"] = typed(folder / _CONFIG, said, "include_prompt", bool, True)
 
     def fill(self, task: Any) -> None:
         """Loads the weights of the dense layers, if the task has the same layers."""
@@ -222,19 +225,19 @@ class CrossEncoder(_Directory):
         super().__init__(directory)
         modules = directory / _MODULES
         if modules.exists():
-            listed = _listed(modules)
-            kinds = [kind for kind, _ in listed]
+            found = listed(modules)
+            kinds = [kind for kind, _ in found]
             if kinds[:1] != ["Transformer"] or set(kinds[1:]) - _OF_EMBEDDERS:
                 raise CheckpointError(
                     f"{modules} has the modules {', '.join(kinds)}, expected a Transformer alone, "
                     "as cross-encoders with one label have it."
                 )
-            self.model = listed[0][1]
+            self.model = found[0][1]
             if len(kinds) > 1:  # an embedder, whose transformer gets a new head
                 return
         self._read_transformer(self.model, "sequence-classification", "scores")
         _without_prompts(directory / _PROMPTS)
-        config, stored = _object(self.model / _CONFIG), _object(directory / _PROMPTS)
+        config, stored = read_object(self.model / _CONFIG), read_object(directory / _PROMPTS)
         theirs = config.get("sentence_transformers")
         name = (
             stored.get("activation_fn")
@@ -257,8 +260,8 @@ class CrossEncoder(_Directory):
     def matches(cls, directory: Path) -> bool:
         if {"Pooling", "SpladePooling"} & set(_kinds(directory)):
             return False
-        kind = _object(directory / _PROMPTS).get("model_type")
-        config = _object(directory / _CONFIG)
+        kind = read_object(directory / _PROMPTS).get("model_type")
+        config = read_object(directory / _CONFIG)
         return kind == "CrossEncoder" or not _OF_CROSS_ENCODERS.isdisjoint(config)
 
     @staticmethod
@@ -267,7 +270,7 @@ class CrossEncoder(_Directory):
         file = directory / _CONFIG
         kind = "activation.Sigmoid" if task.activation else _ACTIVATIONS[None]
         said = {"activation_fn": f"{_TORCH}{kind}", "version": "4.0.0"}
-        _write(file, {**_object(file), "sentence_transformers": said})
+        write_json(file, {**read_object(file), "sentence_transformers": said})
 
 
 class SparseEncoder(_Directory):
@@ -285,18 +288,18 @@ class SparseEncoder(_Directory):
         modules = directory / _MODULES
         if not modules.exists():
             return
-        listed = _listed(modules)
-        kinds = [kind for kind, _ in listed]
+        found = listed(modules)
+        kinds = [kind for kind, _ in found]
         if len(kinds) != 2 or kinds[0] not in _MASKED or kinds[1] != "SpladePooling":
             raise CheckpointError(
                 f"{modules} has the modules {', '.join(kinds)}, expected a Transformer and a "
                 "SpladePooling."
             )
-        self.model = listed[0][1]
+        self.model = found[0][1]
         self._read_transformer(self.model, "fill-mask")
         _without_prompts(directory / _PROMPTS)
-        file = listed[1][1] / _CONFIG
-        said = _object(file)
+        file = found[1][1] / _CONFIG
+        said = read_object(file)
         for key, known in (("pooling_strategy", ("max", "sum")), ("activation_function", _RELU)):
             if said.get(key, known[0]) not in known:
                 raise CheckpointError(
@@ -315,59 +318,31 @@ class SparseEncoder(_Directory):
         folder = directory / "1_SpladePooling"
         folder.mkdir()
         config = {"pooling_strategy": task.pooling, "activation_function": _RELU[0]}
-        _write(folder / _CONFIG, config)
+        write_json(folder / _CONFIG, config)
         kinds = (("", "MLMTransformer"), (folder.name, "SpladePooling"))
         modules = [
             {"idx": i, "name": str(i), "path": path, "type": f"{_SPARSE}.{kind}"}
             for i, (path, kind) in enumerate(kinds)
         ]
-        _write(directory / _MODULES, modules)
-        _write(directory / _TRANSFORMER, {"max_seq_length": task.max_length})
-        _write(directory / _PROMPTS, {"model_type": "SparseEncoder", "prompts": {}})
+        write_json(directory / _MODULES, modules)
+        write_json(directory / _TRANSFORMER, {"max_seq_length": task.max_length})
+        write_json(directory / _PROMPTS, {"model_type": "SparseEncoder", "prompts": {}})
 
 
 def _kinds(directory: Path) -> list[str]:
     """The kinds of the modules that a directory lists; empty without a list."""
     file = directory / _MODULES
-    return [kind for kind, _ in _listed(file)] if file.exists() else []
-
-
-def _listed(file: Path) -> list[tuple[str, Path]]:
-    """The kind and folder of each module that ``modules.json`` lists."""
-    modules = parsing.read_json(file, CheckpointError)
-    if not isinstance(modules, list) or not all(
-        isinstance(each, dict)
-        and isinstance(each.get("type"), str)
-        and isinstance(each.get("path"), str)
-        for each in modules
-    ):
-        raise CheckpointError(
-            f"{file} is not sentence-transformers' list of modules, each with type, path."
-        )
-    found = []
-    for each in modules:
-        path = PurePosixPath(each["path"].replace("\\", "/"))
-        if path.is_absolute() or ".." in path.parts or ":" in each["path"]:
-            raise CheckpointError(
-                f"{file} names the path {truncated_repr(each['path'])}, outside of it."
-            )
-        if not each["type"].startswith(_LIBRARY):
-            raise CheckpointError(
-                f"{file} has the module {truncated_repr(each['type'])}, which is code outside of "
-                "sentence-transformers and is not run."
-            )
-        found.append((each["type"].rpartition(".")[2], file.parent / path))
-    return found
+    return [kind for kind, _ in listed(file)] if file.exists() else []
 
 
 def _projection(folder: Path) -> dict[str, Any]:
     """The options of a dense layer."""
     file = folder / _CONFIG
-    said = _object(file)
-    width = _typed(file, said, "out_features", int, None)
+    said = read_object(file)
+    width = typed(file, said, "out_features", int, None)
     if width is None or width < 1:
         raise CheckpointError(f"{file} has no positive out_features.")
-    _check_names(file, said)
+    check_names(file, said)
     if said.get("use_residual"):
         raise CheckpointError(f"{file} has use_residual, which is not supported.")
     name = said.get("activation_function", "torch.nn.Tanh")
@@ -378,7 +353,7 @@ def _projection(folder: Path) -> dict[str, Any]:
             f"{file} has the activation {truncated_repr(name)}, expected one of torch.nn's "
             f"{', '.join(known)}."
         )
-    bias = _typed(file, said, "bias", bool, True)
+    bias = typed(file, said, "bias", bool, True)
     return {"width": width, "activation": known[kind], "bias": bias}
 
 
@@ -390,14 +365,14 @@ def _without_prompts(file: Path) -> None:
 
 def _prompts(file: Path) -> dict[str, Any]:
     """The options for prompts and for truncated vectors."""
-    said = _object(file)
+    said = read_object(file)
     prompts: Any = said.get("prompts") or {}
     # The library writes null for a prompt that is not set.
     prompts = {k: "" if v is None else v for k, v in prompts.items()} if _is_table(prompts) else 0
     if not _is_table(prompts) or not all(isinstance(text, str) for text in prompts.values()):
         raise CheckpointError(f"{file} has prompts that are not a table of names and texts.")
     options: dict[str, Any] = {"prompts": prompts}
-    default = _typed(file, said, "default_prompt_name", str, None)
+    default = typed(file, said, "default_prompt_name", str, None)
     if default is not None:
         if default not in prompts:
             raise CheckpointError(
@@ -405,7 +380,7 @@ def _prompts(file: Path) -> dict[str, Any]:
                 f"{', '.join(prompts) or 'its prompts, which are none'}."
             )
         options["default_prompt"] = default
-    dimensions = _typed(file, said, "truncate_dim", int, None)
+    dimensions = typed(file, said, "truncate_dim", int, None)
     if dimensions is not None:
         if dimensions < 1:
             raise CheckpointError(f"{file} has truncate_dim = {dimensions}, expected at least 1.")
@@ -415,35 +390,6 @@ def _prompts(file: Path) -> dict[str, Any]:
 
 def _is_table(value: Any) -> bool:
     return isinstance(value, dict)
-
-
-def _check_names(file: Path, said: Mapping[str, Any]) -> None:
-    """Raises CheckpointError if a module reads or writes anything but sentence embeddings."""
-    for key in ("module_input_name", "module_output_name"):
-        if said.get(key) not in (None, "sentence_embedding"):
-            raise CheckpointError(
-                f"{file} has {key} = {truncated_repr(said[key])}, expected 'sentence_embedding'."
-            )
-
-
-def _object(file: Path) -> dict[str, Any]:
-    """A JSON object; empty if there is no such file."""
-    found = parsing.read_json(file, CheckpointError) if file.exists() else {}
-    if not isinstance(found, dict):
-        raise CheckpointError(f"{file} is not a JSON object.")
-    return found
-
-
-def _typed(file: Path, said: Mapping[str, Any], key: str, kind: type, default: Any) -> Any:
-    """A value of a JSON object; ``default`` if it is missing or null."""
-    value = said.get(key)
-    if value is None:
-        return default
-    if type(value) is not kind:
-        raise CheckpointError(
-            f"{file} has {key} = {truncated_repr(value)}, expected {kind.__name__}."
-        )
-    return value
 
 
 def _write_modules(task: Any, directory: Path) -> None:
@@ -456,11 +402,11 @@ def _write_modules(task: Any, directory: Path) -> None:
         folder = directory / (f"{number}_{kind}" if number else "")
         path = folder.name if number else ""
         modules.append(
-            {"idx": number, "name": str(number), "path": path, "type": f"{_LIBRARY}models.{kind}"}
+            {"idx": number, "name": str(number), "path": path, "type": f"{LIBRARY}models.{kind}"}
         )
         if config is not None:
             folder.mkdir()
-            _write(folder / _CONFIG, config)
+            write_json(folder / _CONFIG, config)
         return folder
 
     add("Transformer")
@@ -497,12 +443,10 @@ def _write_modules(task: Any, directory: Path) -> None:
         width = each.width
     if options.normalize:
         add("Normalize")
-    _write(directory / _MODULES, modules)
-    _write(directory / _TRANSFORMER, {"max_seq_length": options.max_length, "do_lower_case": False})
+    write_json(directory / _MODULES, modules)
+    write_json(
+        directory / _TRANSFORMER, {"max_seq_length": options.max_length, "do_lower_case": False}
+    )
     prompts = {"prompts": options.prompts, "default_prompt_name": options.default_prompt}
     cut = {} if options.dimensions is None else {"truncate_dim": options.dimensions}
-    _write(directory / _PROMPTS, {**prompts, **cut})
-
-
-def _write(file: Path, content: Any) -> None:
-    file.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", "utf-8")
+    write_json(directory / _PROMPTS, {**prompts, **cut})
