@@ -165,7 +165,7 @@ class Modules(_Directory):
 
     def _listed(self) -> list[tuple[str, Path]]:
         """The kind and folder of each module: a transformer, at most one pooling, and others."""
-        found = _listed(self._file)
+        found = listed(self._file)
         kinds = [kind for kind, _ in found]
         if kinds[:1] != ["Transformer"] or kinds.count("Transformer") > 1:
             raise self._error("does not begin with its only Transformer")
