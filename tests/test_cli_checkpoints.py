@@ -48,7 +48,7 @@ def test_a_checkpoint_without_a_head_needs_a_task(smallest, tmp_path, capsys):
     shutil.copy(Path(smallest) / "vocab.txt", directory)
     assert main(["predict", str(directory), "a film"]) == 2
     error = capsys.readouterr().err
-    assert "encoder has no head; choose its task, one of CausalLM, MaskedLM, " in error
+    assert "encoder has no head; choose its task, one of CausalLM, FewShotClassifier, " in error
     command = ["predict", str(directory), "a film", "--task", "TextClassifier"]
     with pytest.warns(UntrainedWarning, match="^The sequence head is initialized at random: "):
         assert main([*command, "--labels", "x,y"]) == 0

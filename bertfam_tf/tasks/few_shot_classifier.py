@@ -152,7 +152,7 @@ class FewShotClassifier(TextClassifier):
         self,
         backbone: Backbone,
         tokenizer: Tokenizer,
-        labels: Sequence[str],
+        labels: Sequence[str] | int,
         *,
         language_id: int | None = None,
         name: str | None = None,

@@ -3,7 +3,7 @@
 import pytest
 
 from tools.bench import length
-from tools.bench.length import Cost
+from tools.bench.length import Cost, Costs, Prepared
 
 
 def test_the_exponent_is_between_the_two_longest_texts():
@@ -21,10 +21,15 @@ def test_each_size_is_measured_once(monkeypatch):
     monkeypatch.setattr(length, "measure", lambda run: Cost(float(run()), 0.0))
     read = []
 
-    def run(text):
-        read.append(len(text))
-        return len(text)
+    def reader(text):
+        def run():
+            read.append(len(text))
+            return len(text)
 
-    found = length.by_kind(run, (1000, 2000), ["spaces"])
+        return Prepared(run, rows=len(text) // 100)
+
+    found = length.by_kind(reader, (1000, 2000), ["spaces"])
     assert read == [1000, 1000, 2000]  # the first one is not measured
-    assert found == {"spaces": {1000: Cost(1000.0, 0.0), 2000: Cost(2000.0, 0.0)}}
+    by_size = {1000: Cost(1000.0, 0.0), 2000: Cost(2000.0, 0.0)}
+    assert found == {"spaces": Costs(by_size, rows=20)}
+    assert found["spaces"].longest == by_size[2000]
