@@ -85,6 +85,10 @@ class Examples(NamedTuple):
 class _Embedder(Modules):
     """The modules of the embedder; these files have no classifier."""
 
+    @classmethod
+    def matches(cls, directory: Path) -> bool:
+        return False  # they are a TextEmbedder's
+
     @staticmethod
     def write(task: Any, directory: Path) -> None:
         raise UnrepresentableError(

@@ -84,7 +84,7 @@ def _class_of(path: str | Path) -> type[Task]:
             return cls
     if len(found) == 1:
         return found[0][0]
-    names = ", ".join(cls.__name__ for cls in classes)
+    names = ", ".join(sorted(cls.__name__ for cls in classes))
     reason = f"the heads {', '.join(stored)}" if stored else "no head"
     raise ValueError(f"{path} has {reason}; choose its task, one of {names}.")
 
