@@ -17,6 +17,7 @@ from tools.docs.reference import SIGNATURES, task_names
 _PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b"]
 _NAMES = ["a", "b"]
 _ARGUMENTS: dict[str, tuple] = {
+    "FewShotClassifier": (_NAMES,),
     "TextClassifier": (_NAMES,),
     "MultiLabelClassifier": (_NAMES,),
     "MultipleChoice": (2,),
