@@ -46,6 +46,7 @@ ALLOWED = {
     ("layers.fused", "split_rows"),
     ("layers.fused", "take"),
     ("layers.fused", "with_gradient"),
+    ("layers.fused", "write"),
     ("layers.tracing", "_function"),
     ("layers.tracing", "_recomputed"),
     ("layers.tracing", "call_once_traced"),

@@ -145,7 +145,7 @@ class PermutationDecoder:
 
 def decoder(backbone: Any, head: Callable[[tf.Tensor], tf.Tensor]) -> Step:
     """Returns the ``Step`` for a backbone, by its inputs; ``head`` as for ``CachedDecoder``."""
-    kinds = {
+    kinds: dict[str, Callable[..., Step]] = {
         "target_mapping": PermutationDecoder,
         "cache": CachedDecoder,
         "memory": MemoryDecoder,

@@ -46,19 +46,20 @@ def write(buffer: Any, values: Any, start: Any, axis: int) -> Any:
         axis: the axis.
     """
     if keras.backend.backend() != "tensorflow":
-        begin = tuple(start if i == axis else 0 for i in range(len(buffer.shape)))
-        return ops.slice_update(buffer, begin, values)
+        at = tuple(start if i == axis else 0 for i in range(len(buffer.shape)))
+        return ops.slice_update(buffer, at, values)
     import tensorflow as tf
 
-    zeros, ones = [[x] * len(buffer.shape) for x in (0, 1)]
-    begin, end = [list(zeros), list(zeros)]
+    rank = len(buffer.shape)
+    begin: list[Any] = [0] * rank
+    end: list[Any] = [0] * rank
     begin[axis], end[axis] = start, start + tf.shape(values)[axis]
-    others = sum(1 << i for i in range(len(buffer.shape)) if i != axis)
+    others = sum(1 << i for i in range(rank) if i != axis)
     return tf.raw_ops.TensorStridedSliceUpdate(
         input=buffer,
         begin=tf.stack(begin),
         end=tf.stack(end),
-        strides=ones,
+        strides=[1] * rank,
         value=values,
         begin_mask=others,
         end_mask=others,
