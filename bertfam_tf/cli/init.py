@@ -59,12 +59,13 @@ def run(options: argparse.Namespace) -> None:
         raise FileExistsError(f"{output} exists; it is not replaced. Choose another --output.")
     from bertfam_tf.files import write
     from bertfam_tf.recipes import starter
+    from bertfam_tf.text import load_tokenizer
 
     checkpoint = options.checkpoint or starter.CHECKPOINT
     given = {name: column(getattr(options, name)) for name in _FEATURES if getattr(options, name)}
     found = starter.inspect(
         options.file,
-        starter.tokenizer_of(checkpoint),
+        load_tokenizer(checkpoint),
         given,
         task=options.task,
         format=options.format,

@@ -23,7 +23,7 @@ from tensorflow.python.framework import op_def_library, op_def_registry
 
 from bertfam_tf import layers
 from bertfam_tf.export.stacked_weights import StackedWeights
-from bertfam_tf.export.substitution import substituted_calls
+from bertfam_tf.export.substitution import substituted_calls, with_rows_of
 from bertfam_tf.layers.attention import merged_projections
 from bertfam_tf.tasks import Task
 
@@ -157,7 +157,7 @@ class Int8Layers:
         product, without_queries = self._products.get(id(attention), (None, False))
         if product is None or without_queries != has_query:
             return None
-        return lambda x: _with_rows_of(x, product.multiply(trace, trace.quantize(product, x)))
+        return lambda x: with_rows_of(x, product.multiply(trace, trace.quantize(product, x)))
 
     def describe(self) -> dict[str, Any]:
         """Describes the layers for the model card."""
@@ -415,17 +415,10 @@ def _compute(trace: _Trace, dense: _Int8Dense, layer: keras.layers.Dense, x: tf.
     quantized = trace.quantize(dense, x)
 
     def output(*activation: str) -> tf.Tensor:
-        return _with_rows_of(x, dense.multiply(trace, quantized, *activation))
+        return with_rows_of(x, dense.multiply(trace, quantized, *activation))
 
     y = trace.made(output(), output)
     return y if layer.activation is None else trace.activate(layer.activation, y)
-
-
-def _with_rows_of(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    """Reshapes (tokens, units) to the leading dimensions of the layer's input."""
-    if x.shape.rank == 2:
-        return y
-    return tf.reshape(y, tf.concat([tf.shape(x)[:-1], y.shape[-1:]], axis=0))
 
 
 class _Measured:

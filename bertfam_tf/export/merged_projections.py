@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
+from bertfam_tf.export.substitution import with_rows_of
 from bertfam_tf.layers import Embedding, PositionEmbedding, SelfAttention, TransformerBlock
 from bertfam_tf.layers.fused import Product
 from bertfam_tf.models import Backbone
@@ -25,10 +26,7 @@ def half_product(x: Any, kernel: Any, bias: Any = None) -> Any:
     # TensorFlow fuses products of matrices with bias and activation.
     rows = half if x.shape.rank == 2 else tf.reshape(half, [-1, x.shape[-1]])
     y = tf.matmul(rows, kernel)
-    y = y if bias is None else tf.nn.bias_add(y, bias)
-    if x.shape.rank == 2:
-        return y
-    return tf.reshape(y, tf.concat([tf.shape(x)[:-1], y.shape[-1:]], axis=0))
+    return with_rows_of(x, y if bias is None else tf.nn.bias_add(y, bias))
 
 
 def mergeable_projections(found: list[Any], dtype: str) -> dict[int, MergedProjections]:

@@ -25,7 +25,7 @@ from bertfam_tf.export.model_card import write_card
 from bertfam_tf.export.runtime.loader import CARD, EXTRA, load
 from bertfam_tf.export.runtime.servable import DEFAULT_SIGNATURE, Servable
 from bertfam_tf.export.runtime.status import Code, ServingError
-from bertfam_tf.export.signatures import signatures, without_labels
+from bertfam_tf.export.signatures import signatures
 from bertfam_tf.export.text_model import TextModel
 from bertfam_tf.export.warmup import write_warmup
 from bertfam_tf.export.weights import Precision, StoredWeights, check_precision
@@ -349,7 +349,7 @@ def _compare(
     of_texts: list[dict[str, np.ndarray]] = []
     for name, endpoint in traced.items():
         task, requests = endpoint.task, endpoint.edge_cases()
-        function = without_labels(endpoint.signature.function)
+        function = endpoint.signature.answer or endpoint.signature.function
         # The first run of a graph takes longer than anything else here.
         if endpoint.signature.method != "predict":
             expected = [_viewed(endpoint.signature.function, answers) for answers in of_texts]

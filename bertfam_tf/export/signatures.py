@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,6 @@ from bertfam_tf.tasks.text_learner import refuse
 
 # The signature of exports that takes the language of each text.
 _IN_LANGUAGE = "in_language"
-_ANSWER = "_answer"
 
 
 def signatures(
@@ -47,14 +45,16 @@ def signatures(
     if not any(each.kind is each.VAR_KEYWORD for each in known.values()):
         refuse("export", options.keys() - known.keys(), known)
     more = {} if attention is None else {"attention": attention_signature(task, attention)}
-    answer, answer_ids = task.answer, task.answer_ids
+    usual = {
+        "serving_default": Signature(task.answer),
+        "ids": Signature(task.answer_ids, task.packed_specs),
+    }
     if label_names:
         if not task.ranked_scores:
             raise ValueError(f"label_names is for classifiers, got a {type(task).__name__}.")
-        answer, answer_ids = (_with_labels(each, task.class_names) for each in (answer, answer_ids))
+        usual = {name: _with_labels(each, task.class_names) for name, each in usual.items()}
     found = {
-        "serving_default": Signature(answer),
-        "ids": Signature(answer_ids, task.packed_specs),
+        **usual,
         **components.signatures(**options),
         **more,
     }
@@ -63,19 +63,13 @@ def signatures(
     return found
 
 
-def without_labels(function: Any) -> Any:
-    """Returns the task's function that ``label_names`` added labels to, or the same function."""
-    return getattr(function, _ANSWER, function)
-
-
-def _with_labels(answer: Callable[[Tensors], Tensors], labels: list[str]) -> Any:
+def _with_labels(signature: Signature, labels: list[str]) -> Signature:
     @tf.autograph.experimental.do_not_convert
     def named(inputs: Tensors) -> Tensors:
-        outputs = answer(inputs)
+        outputs = signature.function(inputs)
         return {**outputs, "labels": tf.broadcast_to(labels, tf.shape(outputs["scores"]))}
 
-    setattr(named, _ANSWER, answer)
-    return named
+    return signature._replace(function=named, answer=signature.function)
 
 
 def packed_value_counts(task: Task) -> dict[str, int]:

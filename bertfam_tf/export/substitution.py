@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 
 @contextlib.contextmanager
@@ -27,3 +28,10 @@ def substituted_calls(calls: Mapping[keras.layers.Layer, Callable[..., Any]]) ->
 
 def _without_training(call: Callable, layer: Any, inputs: Any, training: Any = None) -> Any:
     return call(layer, inputs)
+
+
+def with_rows_of(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    """Reshapes (tokens, units) to the leading dimensions of a layer's input (…, width)."""
+    if x.shape.rank == 2:
+        return y
+    return tf.reshape(y, tf.concat([tf.shape(x)[:-1], y.shape[-1:]], axis=0))

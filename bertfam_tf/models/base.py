@@ -270,20 +270,20 @@ class Backbone(keras.Model):
         self.config = typed
         self.parts = wired
         # In a function, because Keras would track the model: its layers are this one's.
-        self._variant = functools.cache(lambda *choice: _variant(self, *choice))
+        self._variant = functools.cache(lambda **options: _variant(self, **options))
 
     def __call__(self, inputs, *args, **kwargs):
         names = _names(kwargs.get("outputs"))
         if isinstance(inputs, dict):
             if _CACHE_LENGTH in inputs and "cache" in self.input and not self.parts.cache_in_place:
                 kwargs.pop("outputs", None)
-                model = self._variant(self.parts.unpadded, names, True, False)
+                model = self._variant(outputs=names, cache_in_place=True)
                 return model(inputs, *args, **kwargs)
             inputs = self.complete(inputs)
         if names is not None and not self.output.keys() >= set(names):
             # Keras expects that a layer has no more outputs in a call than ``output`` has.
             del kwargs["outputs"]
-            model = self._variant(self.parts.unpadded, names, self.parts.cache_in_place, False)
+            model = self._variant(outputs=names)
             return model(inputs, *args, **kwargs)
         return super().__call__(inputs, *args, **kwargs)
 
@@ -299,11 +299,10 @@ class Backbone(keras.Model):
         unpadded = self.parts.unpadded or leave_out
         if names is None and unpadded == self.parts.unpadded:
             return super().call(inputs, training=training, mask=mask)
-        in_place = self.parts.cache_in_place
-        variant = self._variant(unpadded, names, in_place, False)
+        variant = self._variant(outputs=names, unpadded=unpadded)
         if not (leave_out and names and _branches_for_single_examples(inputs, training)):
             return variant(inputs, training=training)
-        single = self._variant(False, names, in_place, True)
+        single = self._variant(outputs=names, unpadded=False, single_example=True)
         real = inputs["padding_mask"]
         # One example without padding: the mask is at most 1, and the minimum of no mask is larger.
         return ops.cond(
@@ -422,23 +421,19 @@ def _branches_for_single_examples(inputs: dict[str, Any], training: Any) -> bool
     )
 
 
-def _variant(
-    backbone: Backbone,
-    unpadded: bool,
-    outputs: tuple[str, ...] | None,
-    cache_in_place: bool,
-    single_example: bool,
-) -> Backbone:
-    """Returns a model of the same layers with other options."""
+def _variant(backbone: Backbone, *, outputs: tuple[str, ...] | None, **options: bool) -> Backbone:
+    """Returns a model of the same layers with other options, as ``Backbone`` takes them."""
+    parts = backbone.parts
+    given = {
+        name: getattr(parts, name) for name in ("unpadded", "single_example", "cache_in_place")
+    }
     return Backbone(
         backbone.family,
         backbone.config,
-        parts=backbone.parts,
+        parts=parts,
         dtype=backbone.dtype_policy,
-        unpadded=unpadded,
-        single_example=single_example,
-        outputs=backbone.parts.outputs if outputs is None else outputs,
-        cache_in_place=cache_in_place,
+        outputs=parts.outputs if outputs is None else outputs,
+        **{**given, **options},
     )
 
 

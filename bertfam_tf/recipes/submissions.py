@@ -52,7 +52,7 @@ def write_submission(task: Task, recipe: Recipe, file: str | Path, split: str = 
     if file.name not in FILES:
         raise ValueError(unknown("file of GLUE", file.name, FILES))
     kind = TextRegressor if FILES[file.name] is None else TextClassifier
-    if type(task) is not kind:
+    if task.problem_type != kind.problem_type:
         raise ValueError(f"{file.name} is for a {kind.__name__}, got a {type(task).__name__}.")
     labels = _labels(task, recipe, file.name)
     rows = _rows(recipe, split, type(task).__name__)

@@ -21,6 +21,7 @@ from bertfam_tf.objectives import next_tokens
 from bertfam_tf.objectives.objective import SumAndCount
 from bertfam_tf.objectives.predictions import counted, in_batch, vectors
 from bertfam_tf.tasks.components import Signature, Targets, TaskComponents, Tensors
+from bertfam_tf.tasks.likelihood import ScoresTexts
 from bertfam_tf.tasks.options import OptionArguments, PretrainedArguments
 from bertfam_tf.tasks.preprocessing import SingleRow
 from bertfam_tf.tasks.task import Task
@@ -51,7 +52,7 @@ class Perplexity(keras.metrics.Mean):
         return keras.ops.exp(super().result())
 
 
-class CausalLM(Task):
+class CausalLM(ScoresTexts, Task):
     """A causal language model: the likelihood of texts, and text generation.
 
     ``fit`` and ``evaluate`` take texts without labels. A text longer than ``max_length`` is split
@@ -61,7 +62,9 @@ class CausalLM(Task):
 
     ``predict`` returns for each text ``{"log_likelihood": float, "tokens": int}``, in nats, of its
     first ``max_length`` tokens; ``tokens`` is the number of predicted tokens, all except the first.
-    ``evaluate`` returns the loss and the perplexity. ``export`` takes the arguments of
+    ``log_likelihood`` counts the first token too, after the tokenizer's bos token, or its eos token
+    if it has no other; not with a tokenizer that has neither, or that pads on the left, as XLNet's
+    does. ``evaluate`` returns the loss and the perplexity. ``export`` takes the arguments of
     ``generate``, except ``callback``; they are fixed in the signature ``generate``, which returns
     the continuations, ``text``.
 
@@ -132,8 +135,8 @@ class CausalLM(Task):
             source=head.reads,
             preprocessor=SingleRow(backbone, tokenizer, options, self.fields, layout=plain),
             training_preprocessor=_Chunks(backbone, tokenizer, options, self.fields),
-            postprocess=_log_likelihoods,
-            answer_ids=_log_likelihoods,
+            postprocess=_sums,
+            answer_ids=_sums,
             to_python=_to_python,
             targets=_NextTokens(),
             loss=_token_loss,
@@ -172,32 +175,7 @@ class CausalLM(Task):
         """
         return self.evaluate(x, batch_size=batch_size, verbose=0, return_dict=True)["perplexity"]
 
-    def log_likelihood(
-        self, x: Any, *, batch_size: int = 32, language: str | int | None = None
-    ) -> np.ndarray:
-        """Computes log-likelihoods of texts, the first token of each included.
-
-        ``predict`` leaves out the first token, which it has nothing to predict from. Here it
-        follows the tokenizer's bos token, or its eos token if it has no other; the first token is
-        not counted with a tokenizer that has neither, or that pads on the left, as XLNet's does.
-
-        Args:
-            x: one text, or several; or data as ``predict`` takes it. Texts are truncated to
-                ``max_length`` tokens.
-            batch_size: texts that are answered together.
-            language: as for ``predict``.
-
-        Returns:
-            The sum of the tokens' log-probabilities in nats, float32 (texts,).
-
-        Raises:
-            ValueError: as ``predict`` raises it.
-        """
-        loop: dict[str, Any] = {"batch_size": batch_size, "language": language}
-        return self._answered(self._whole_log_likelihoods, _as_array, x, **loop)
-
-    def _whole_log_likelihoods(self, features: Tensors) -> tf.Tensor:
-        """String (batch,) to float32 (batch,)."""
+    def _log_likelihoods(self, features: Tensors) -> tf.Tensor:
         inputs = dict(self.preprocess(features))
         ids = self.tokenizer.special_ids
         first = next((ids[role] for role in ("bos", "eos") if role in ids), None)
@@ -210,7 +188,7 @@ class CausalLM(Task):
                 elif name == "padding_mask":
                     begin = tf.ones_like(begin)
                 inputs[name] = tf.concat([begin, x[:, :length]], axis=1)
-        return _log_likelihoods(self(inputs, training=False), inputs)["log_likelihood"]
+        return _sums(self(inputs, training=False), inputs)["log_likelihood"]
 
     # New texts -----------------------------------------------------------------------------------
 
@@ -450,7 +428,7 @@ def _of_next_tokens(logits: Any, inputs: Tensors, _: Any) -> tuple[Any, Any]:
     return vectors(logits, index), weights
 
 
-def _log_likelihoods(logits: tf.Tensor, inputs: dict[str, Any]) -> Tensors:
+def _sums(logits: tf.Tensor, inputs: dict[str, Any]) -> Tensors:
     """Logits (batch, length, vocabulary) to sums over each text."""
     targets, weights = next_tokens(inputs["token_ids"], inputs["padding_mask"])
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, tf.cast(logits, tf.float32))
@@ -463,10 +441,6 @@ def _log_likelihoods(logits: tf.Tensor, inputs: dict[str, Any]) -> Tensors:
 def _to_python(answers: Tensors, texts: Tensors) -> list[dict[str, Any]]:
     columns = [value.numpy().tolist() for value in answers.values()]
     return [dict(zip(answers, values, strict=True)) for values in zip(*columns, strict=True)]
-
-
-def _as_array(sums: tf.Tensor, _: Tensors) -> np.ndarray:
-    return sums.numpy()
 
 
 def _seed(seed: int | None) -> tf.Tensor:

@@ -33,6 +33,8 @@ class Signature(NamedTuple):
         repeatable: whether equal inputs get equal answers.
         of_texts: converts the task's texts, name to array of bytes (rows, …), to ``inputs``, for
             sample requests; None if the inputs are the task's texts.
+        answer: the task's function whose answers are among those of ``function``; None if it is
+            ``function`` itself.
     """
 
     function: Callable[[Tensors], Tensors]
@@ -40,6 +42,7 @@ class Signature(NamedTuple):
     method: Literal["predict", "classify", "regress"] = "predict"
     repeatable: bool = True
     of_texts: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]] | None = None
+    answer: Callable[[Tensors], Tensors] | None = None
 
 
 class Targets:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from bertfam_tf.tasks.options import class_option, positional
+
 if TYPE_CHECKING:
     from bertfam_tf.tasks.task import Task
 
@@ -126,8 +128,10 @@ def _usage(task: Task, name: str) -> str:
             f"model={name!r})"
         )
     library = task.published_type.library
-    kind = type(task).__name__
-    options = ", num_choices=…" if kind == "MultipleChoice" else ""
+    kind, options_type = type(task).__name__, task.options_type
+    # The checkpoint stores the names of the classes.
+    needed = [n for n in positional(options_type) if n != class_option(options_type)]
+    options = "".join(f", {name}={getattr(task.options, name)!r}" for name in needed)
     ours = f"import bertfam_tf as bf\n\ntask = bf.{kind}.from_pretrained({name!r}{options})"
     if task.feature_names == ["text"]:
         ours += f"\ntask.predict([{_EXAMPLE!r}])"

@@ -8,7 +8,6 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Self, Unpack
 
-import numpy as np
 import tensorflow as tf
 
 from bertfam_tf import heads
@@ -19,6 +18,7 @@ from bertfam_tf.names import truncated
 from bertfam_tf.objectives import MaskedTokens
 from bertfam_tf.objectives.predictions import counted, in_batch, vectors
 from bertfam_tf.tasks.components import Signature, Targets, TaskComponents, Tensors
+from bertfam_tf.tasks.likelihood import ScoresTexts
 from bertfam_tf.tasks.options import BackboneOverrides, OptionArguments, Options, option
 from bertfam_tf.tasks.preprocessing import SingleRow
 from bertfam_tf.tasks.task import Task
@@ -54,7 +54,7 @@ class PretrainedMaskedArguments(MaskedArguments, BackboneOverrides, total=False)
     """Keyword arguments of ``MaskedLM.from_pretrained``."""
 
 
-class MaskedLM(Task):
+class MaskedLM(ScoresTexts, Task):
     """Predicts masked tokens in texts such as ``"It [MASK] well."``; ``mask_token`` is the mask.
 
     ``fit`` and ``evaluate`` take texts without labels, and mask them (see ``objectives.Masking``):
@@ -67,6 +67,10 @@ class MaskedLM(Task):
     ``predict`` returns what ``fill`` does. Masks after ``max_length`` tokens get no answer. The
     Keras model returns ``logits`` (batch, length, vocabulary) and the hidden states that they are
     computed from; training and answers only compute logits at masks.
+
+    ``log_likelihood`` returns pseudo-log-likelihoods (Salazar et al. 2020, arXiv 1910.14659): each
+    token is masked alone and predicted from the others, so that a text of n tokens takes n forward
+    passes. Special tokens that frame a text are not counted.
 
     The exported model returns ``tokens``, string (batch, ``max_masks``, ``top_k``), the most
     probable first, each detokenized alone; ``scores``, their probabilities, float32;
@@ -167,31 +171,7 @@ class MaskedLM(Task):
         """The mask token, as it is written in texts."""
         return self.tokenizer.id_to_token(self.tokenizer.mask_id)
 
-    def log_likelihood(
-        self, x: Any, *, batch_size: int = 8, language: str | int | None = None
-    ) -> np.ndarray:
-        """Computes pseudo-log-likelihoods of texts (Salazar et al. 2020, arXiv 1910.14659).
-
-        Each token is masked alone and predicted from the others; special tokens that frame a text
-        are not counted. A text of n tokens takes n forward passes.
-
-        Args:
-            x: one text, or several; or data as ``predict`` takes it. Texts are truncated to
-                ``max_length`` tokens.
-            batch_size: texts that are answered together.
-            language: as for ``predict``.
-
-        Returns:
-            The sum of the tokens' log-probabilities in nats, float32 (texts,).
-
-        Raises:
-            ValueError: as ``predict`` raises it.
-        """
-        loop: dict[str, Any] = {"batch_size": batch_size, "language": language}
-        return self._answered(self._pseudo_log_likelihoods, _as_array, x, **loop)
-
-    def _pseudo_log_likelihoods(self, features: Tensors) -> tf.Tensor:
-        """String (batch,) to float32 (batch,)."""
+    def _log_likelihoods(self, features: Tensors) -> tf.Tensor:
         inputs, head = self.preprocess(features), self.components.head
         assert head is not None
         ids = inputs["token_ids"]  # (batch, length)
@@ -383,10 +363,6 @@ class _MaskedTokens(Targets):
     def encode(self, labels: Any, encoded: dict[str, Any]) -> tuple[Tensors, tf.Tensor]:
         masked = encoded["masked"]
         return {"positions": masked.positions, "token_ids": masked.targets}, masked.weights
-
-
-def _as_array(sums: tf.Tensor, _: Tensors) -> np.ndarray:
-    return sums.numpy()
 
 
 def _check_top_k(top_k: int, tokenizer: Tokenizer) -> int:

@@ -99,18 +99,12 @@ def push_to_hub(
     name: str,
     info: CardInfo,
     *,
-    token: str | bool | None = None,
-    private: bool | None = None,
-    commit_message: str | None = None,
-    revision: str | None = None,
-    create_pr: bool = False,
-    api: Any = None,
+    api: Any,
+    private: bool | None,
+    commit_message: str | None,
+    **upload: Any,
 ) -> str:
     """Uploads a task to the Hugging Face hub; see ``Task.push_to_hub``."""
-    if api is None:
-        from huggingface_hub import HfApi
-
-        api = HfApi(token=token)
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder) / "model"
         # What cannot be written is an error before the repository is created.
@@ -120,8 +114,7 @@ def push_to_hub(
             repo_id=name,
             folder_path=directory,
             commit_message=commit_message or f"Upload a {type(task).__name__} of bertfam_tf",
-            revision=revision,
-            create_pr=create_pr,
+            **upload,
         )
     return str(commit)
 

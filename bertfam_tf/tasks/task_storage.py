@@ -163,16 +163,19 @@ class TaskStorage:
             CheckpointError: as ``save_pretrained`` does; nothing is uploaded then.
             TypeError: for an argument that does not exist.
         """
+        if api is None:
+            from huggingface_hub import HfApi
+
+            api = HfApi(token=token)
         return publish.push_to_hub(
             self,
             repo_id,
             CardInfo(**card),
-            token=token,
+            api=api,
             private=private,
             commit_message=commit_message,
             revision=revision,
             create_pr=create_pr,
-            api=api,
         )
 
     def export(

@@ -12,6 +12,7 @@ import bertfam_tf as bf
 from bertfam_tf.export.runtime import load
 from bertfam_tf.text import WordTokenizer
 from tests.selection import in_full
+from tests.support.exports import objects, perturbed
 
 TEXTS = ["the film was good", "a dull , unhappy cast", "good " * 20, "not [MASK] bad", "", "film"]
 WORDS = WordTokenizer(["<eos>", "<unk>", *(f"w{i}" for i in range(98))])
@@ -22,21 +23,9 @@ ROUNDING = 0.02
 WITH_IDS = [name for name in bf.families() if name != "elmo"]
 
 
-def _objects(texts):
-    return np.array([text.encode() for text in texts], object)
-
-
-def _perturbed(task):
-    for i, variable in enumerate(task.weights):
-        if "seed" not in variable.path:
-            noise = np.random.default_rng(i).normal(0, 0.1, variable.shape)
-            variable.assign_add(noise.astype("float32"))
-    return task
-
-
 @pytest.fixture(scope="module")
 def task(smallest):
-    return _perturbed(bf.TextClassifier.from_pretrained(smallest, pair=False))
+    return perturbed(bf.TextClassifier.from_pretrained(smallest, pair=False))
 
 
 @pytest.fixture(scope="module")
@@ -84,14 +73,14 @@ def test_no_weight_is_cast(exported, task):
 def test_answers(exported, task):
     servable = load(exported)
     exact = load(exported.parent.with_name("model-float32") / "1")
-    found = servable.run("", {"text": _objects(TEXTS)})
-    wanted = exact.run("", {"text": _objects(TEXTS)})
+    found = servable.run("", {"text": objects(TEXTS)})
+    wanted = exact.run("", {"text": objects(TEXTS)})
     assert found["scores"].dtype == np.float32
     assert 0 < np.abs(found["scores"] - wanted["scores"]).max() < ROUNDING
     # Neighbours change an answer by no more than rounding.
     for i, text in enumerate(TEXTS):
-        alone = servable.run("", {"text": _objects([text])})
-        beside = servable.run("", {"text": _objects([text, "good " * 30, "film"])})
+        alone = servable.run("", {"text": objects([text])})
+        beside = servable.run("", {"text": objects([text, "good " * 30, "film"])})
         np.testing.assert_allclose(alone["scores"][0], found["scores"][i], atol=ROUNDING)
         np.testing.assert_allclose(beside["scores"][0], found["scores"][i], atol=ROUNDING)
 
@@ -117,9 +106,9 @@ def test_language_models(smallest, tmp_path):
     shape = dict(vocab_size=1000, hidden_size=48, num_heads=4, intermediate_size=96, num_layers=2)
     shape["vocab_size"] = bf.load_tokenizer(smallest).vocab_size
     task = bf.MaskedLM(bf.build("bert", "tiny", **shape), bf.load_tokenizer(smallest))
-    path = _perturbed(task).export(tmp_path, dtype="bfloat16")
+    path = perturbed(task).export(tmp_path, dtype="bfloat16")
     servable = load(path)
-    found = servable.run("", {"text": _objects(["the film was [MASK] good"])})
+    found = servable.run("", {"text": objects(["the film was [MASK] good"])})
     wanted = task.predict(["the film was [MASK] good"])
     assert np.isfinite(found["scores"]).all()
     assert wanted
@@ -137,9 +126,9 @@ def test_families(family, tmp_path):
     fields = bf.registry.get(family).config.__dataclass_fields__
     backbone = bf.build(family, "tiny", **{k: v for k, v in shape.items() if k in fields})
     language = 0 if "language_ids" in backbone.input else None
-    task = _perturbed(bf.TextEmbedder(backbone, WORDS, pair=False, language_id=language))
+    task = perturbed(bf.TextEmbedder(backbone, WORDS, pair=False, language_id=language))
     texts = ["w1 w2 w3", "w5", "w7 " * 9]
-    found = load(task.export(tmp_path, dtype="bfloat16")).run("", {"text": _objects(texts)})
+    found = load(task.export(tmp_path, dtype="bfloat16")).run("", {"text": objects(texts)})
     wanted = task.predict(texts)
     cosine = (found["embedding"] * wanted).sum(-1)
     cosine /= np.linalg.norm(found["embedding"], axis=-1) * np.linalg.norm(wanted, axis=-1)

@@ -7,25 +7,14 @@ import bertfam_tf as bf
 from bertfam_tf.export.runtime import load
 from tests.selection import only_in
 from tests.support.executed import executed
+from tests.support.exports import objects, perturbed
 
 TEXTS = ["the film was good", "a dull , unhappy cast", "good " * 20, "not [MASK] bad", "", "film"]
 
 
-def _objects(texts):
-    return np.array([text.encode() for text in texts], object)
-
-
-def _perturbed(task):
-    for i, variable in enumerate(task.weights):
-        if "seed" not in variable.path:
-            noise = np.random.default_rng(i).normal(0, 0.1, variable.shape)
-            variable.assign_add(noise.astype("float32"))
-    return task
-
-
 @pytest.fixture(scope="module")
 def task(smallest):
-    return _perturbed(bf.TextClassifier.from_pretrained(smallest, pair=False))
+    return perturbed(bf.TextClassifier.from_pretrained(smallest, pair=False))
 
 
 @pytest.fixture(scope="module", params=["float32", "int8"])
@@ -36,8 +25,8 @@ def exported(request, task, tmp_path_factory):
 
 @only_in("extended", "int8")
 def test_operations(exported, task):
-    one = executed(exported, {"text": _objects(TEXTS[:1])})
-    two = executed(exported, {"text": _objects(TEXTS[:2])})
+    one = executed(exported, {"text": objects(TEXTS[:1])})
+    two = executed(exported, {"text": objects(TEXTS[:2])})
     layers = task.backbone.config.num_layers
     # Scores and context of each layer, in one group; a batch has groups.
     attention = ("BatchMatMulV2", "_MklBatchMatMulV2", "_MklFusedBatchMatMulV2")
@@ -56,12 +45,12 @@ def test_operations(exported, task):
 @only_in("extended", "int8")
 def test_a_text_alone_has_the_answer_that_it_has_in_a_batch(exported):
     servable = load(exported)
-    together = servable.run("", {"text": _objects(TEXTS)})
+    together = servable.run("", {"text": objects(TEXTS)})
     for i, text in enumerate(TEXTS):
-        alone = servable.run("", {"text": _objects([text])})
+        alone = servable.run("", {"text": objects([text])})
         np.testing.assert_allclose(alone["scores"][0], together["scores"][i], atol=2e-6)
         assert alone["label"][0] == together["label"][i]
-        twice = servable.run("", {"text": _objects([text, text])})
+        twice = servable.run("", {"text": objects([text, text])})
         np.testing.assert_allclose(alone["scores"][0], twice["scores"][1], atol=2e-6)
 
 
@@ -69,7 +58,7 @@ def test_a_text_alone_has_the_answer_that_it_has_in_a_batch(exported):
 def test_padding_in_a_single_row_of_ids(exported, task):
     """The mask of a request decides: a row with padding takes the other branch."""
     servable = load(exported)
-    packed = task.encode({"text": _objects(TEXTS[:1])})
+    packed = task.encode({"text": objects(TEXTS[:1])})
     ids = {name: packed[name].numpy() for name in task.packed_specs}
     padded = {name: np.pad(x, [(0, 0), (0, 3)]) for name, x in ids.items()}
     left = {name: np.pad(x, [(0, 0), (3, 0)]) for name, x in ids.items()}

@@ -18,6 +18,7 @@ from bertfam_tf.training import jax_versions
         ("0.11.0", "cpu", False),
         ("0.11.1", "gpu", False),
         ("0.11.1.dev20261101", "gpu", False),
+        ("0.12.0rc1", "gpu", False),
     ],
 )
 def test_by_version(version, backend, slow, monkeypatch):
