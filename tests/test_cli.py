@@ -21,7 +21,7 @@ from bertfam_tf.cli.main import _parsed
 from bertfam_tf.export import BatchingOptions, ExportError
 from bertfam_tf.export.runtime import load
 from bertfam_tf.recipes import as_json
-from tests.selection import in_full
+from tests.selection import in_full, only_in
 from tests.test_families import PUBLISHED
 from tools import make_family_table
 
@@ -217,6 +217,7 @@ def test_options_of_export(trained, tmp_path, monkeypatch):
     }
 
 
+@only_in("extended", "options0---version is for SavedModels")
 @pytest.mark.parametrize(
     ("options", "error"),
     [
@@ -590,6 +591,7 @@ def test_analyze(trained, tmp_path, capsys):
     assert "Confusion" in (tmp_path / "report.html").read_text()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("saved", [False, True])
 def test_minimal_pairs(saved, smallest, tmp_path, capsys):
     task = bf.MaskedLM.from_pretrained(smallest)

@@ -42,6 +42,7 @@ def test_the_head_says_what_a_checkpoint_is_for(smallest, tmp_path, kind):
     assert _class_of(tmp_path / "saved") is cls
 
 
+@pytest.mark.extended
 def test_a_checkpoint_without_a_head_needs_a_task(smallest, tmp_path, capsys):
     directory = tmp_path / "encoder"
     bf.save_pretrained(bf.load_backbone(smallest), directory)
@@ -62,6 +63,7 @@ def test_a_checkpoint_without_a_head_needs_a_task(smallest, tmp_path, capsys):
     assert "labels must be None for a TextEmbedder" in capsys.readouterr().err
 
 
+@pytest.mark.extended
 def test_a_new_head_warns_at_the_users_line(smallest):
     with pytest.warns(UserWarning, match="initialized at random: that of .* is for the labels"):
         task = bf.TextClassifier.from_pretrained(smallest, labels=["x", "y"])

@@ -20,6 +20,7 @@ def test_here(capsys):
     assert "tensorflow-text" in capsys.readouterr().out
 
 
+@pytest.mark.extended
 def test_it_logs_no_warnings(capfd):
     """Of TensorFlow's C++ code, which would stand between the lines."""
     assert doctor._answer().problem is None

@@ -16,6 +16,7 @@ from bertfam_tf.corpora import Masking
 from bertfam_tf.corpora.masking import word_edges
 from bertfam_tf.metrics.minimal_pairs import read_minimal_pairs
 from bertfam_tf.text import WordPieceTokenizer
+from tests.selection import only_in
 
 pytest.importorskip("jax")
 
@@ -29,6 +30,7 @@ def tokenizer(tmp_path_factory):
     return WordPieceTokenizer(file)
 
 
+@only_in("extended", "piece")
 @pytest.mark.parametrize("unit", ["piece", "word"])
 def test_masks_are_those_of_masking(tokenizer, unit):
     from tools.gpu_pretrain.masks import Masking as OnJax

@@ -152,6 +152,7 @@ def test_candidates_are_those_of_a_plain_reference(task, augmentation, batch_siz
     assert all(len(place.candidates) == 9 for place in found[0][4:])
 
 
+@pytest.mark.extended
 def test_the_original_text_is_read_beside_the_masked_one(task, augmentation):
     paired = Augmentation(task, candidates=9, stop_words=["a", "not"], pair_with_original=True)
     found, alone = (each.replaceable_words(TEXTS[:2]) for each in (paired, augmentation))
@@ -424,6 +425,7 @@ def test_a_kill_between_a_shard_and_its_counts(augmentation, tmp_path):
 # What is refused ------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_folders_of_other_settings_rows_or_models(augmentation, task, tmp_path):
     folder = tmp_path / "augmented"
     _run(_rows(), augmentation, folder)

@@ -51,6 +51,7 @@ def _sources(nodes, name, seen=()):
     return {node.op}
 
 
+@pytest.mark.extended
 def test_no_weight_is_cast(exported, task):
     """Each product in bfloat16 reads a stored weight, and casts are of activations alone."""
     graph = saved_model_pb2.SavedModel.FromString((exported / "saved_model.pb").read_bytes())
@@ -70,6 +71,7 @@ def test_no_weight_is_cast(exported, task):
     assert casts
 
 
+@pytest.mark.extended
 def test_answers(exported, task):
     servable = load(exported)
     exact = load(exported.parent.with_name("model-float32") / "1")

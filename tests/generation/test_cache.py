@@ -12,6 +12,7 @@ from bertfam_tf.generation import Options, loop
 from bertfam_tf.layers.fused import write
 from tests.plain_decoder import PlainDecoder
 from tests.seeding import seed
+from tests.selection import only_in
 
 IDS = np.random.default_rng(0).integers(0, 40, (3, 7)).astype("int32")
 MASK = np.array([[1] * 7, [0, 0] + [1] * 5, [0] * 6 + [1]], "int32")
@@ -57,6 +58,7 @@ def _operations_of_a_step(function):
     return counts
 
 
+@only_in("extended", "beams")
 @pytest.mark.parametrize("options", [{}, {"num_beams": 3}], ids=["greedy", "beams"])
 def test_blocks_change_nothing(model, options, monkeypatch):
     backbone, head = model

@@ -44,6 +44,7 @@ def test_errors(tmp_path):
         read_minimal_pairs(tmp_path)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("task_class", [bf.MaskedLM, bf.CausalLM])
 def test_language_models(task_class, smallest):
     family = "bert" if task_class is bf.MaskedLM else "gpt2"

@@ -76,6 +76,7 @@ def test_outputs_and_gradients_are_those_of_the_padded_model(family, mask):
     assert backbone._variant.cache_info().currsize == (family not in PADDED)
 
 
+@only_in("extended", "bert")
 @pytest.mark.parametrize("family", in_full(bf.families(), ["bert"]))
 def test_single_examples_have_a_branch_of_their_own(family):
     backbone = _build(family)

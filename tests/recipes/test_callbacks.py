@@ -84,6 +84,7 @@ def test_every_training(write, name, tmp_path):
     assert keras.config.dtype_policy().name == "float32"
 
 
+@pytest.mark.extended
 def test_a_run_in_reduced_precision(write, tmp_path):
     """A recipe's user gets a float32 task from mixed precision, and the callbacks are stored."""
     spy = {"spies.Spy": {"file": "seen.jsonl"}}

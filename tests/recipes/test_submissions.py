@@ -9,6 +9,7 @@ import bertfam_tf as bf
 from bertfam_tf.cli import main
 from bertfam_tf.recipes.reading import load_recipe
 from bertfam_tf.recipes.submissions import FILES, write_submission
+from tests.selection import only_in
 
 TEXTS = ["the film was good", "a dull film", "It was", "good good good"]
 
@@ -44,6 +45,7 @@ def _written(file):
     return [tuple(line.split("\t")) for line in lines]
 
 
+@only_in("extended", "CoLA", "MRPC", "RTE", "MNLI")
 @pytest.mark.parametrize(
     ("name", "classes", "labels"),
     [
@@ -53,6 +55,7 @@ def _written(file):
         ("RTE.tsv", ["not_entailment", "entailment"], None),
         ("MNLI-mm.tsv", ["neutral", "entailment", "contradiction"], None),
     ],
+    ids=["SST-2", "CoLA", "MRPC", "RTE", "MNLI"],
 )
 def test_labels(name, classes, labels, recipe, smallest, tmp_path):
     task = bf.TextClassifier.from_pretrained(smallest, labels=classes)
@@ -64,6 +67,7 @@ def test_labels(name, classes, labels, recipe, smallest, tmp_path):
     assert _written(tmp_path / name) == [(str(i), known[each]) for i, each in enumerate(found)]
 
 
+@pytest.mark.extended
 def test_scores_are_limited(recipe, smallest, tmp_path):
     task = bf.TextRegressor.from_pretrained(smallest)
     for weight in task.weights:

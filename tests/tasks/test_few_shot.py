@@ -50,6 +50,7 @@ def test_fit(fitted):
     np.testing.assert_allclose([a["scores"] for a in answers], chances, atol=1e-5)
 
 
+@pytest.mark.extended
 def test_the_embedder_is_trained_by_the_seed(fitted, smallest):
     clf, _ = fitted
     frozen = _new(smallest)
@@ -81,6 +82,7 @@ def test_similar_examples_come_closer(fitted, smallest):
     assert margin(fitted[0].embedder) > margin(before) + 0.01
 
 
+@pytest.mark.extended
 def test_one_artefact(fitted, tmp_path):
     """Saved, as a SavedModel, and on a phone, it answers as ``predict`` does."""
     clf, _ = fitted
@@ -121,6 +123,7 @@ def test_invalid_examples(smallest):
         bf.FewShotClassifier.from_pretrained(smallest)
 
 
+@pytest.mark.extended
 def test_recipe(smallest, tmp_path, capsys):
     """Examples of each label are drawn by the seed, and the run has the dev split's accuracy."""
     rows = [f"{text}\t{label}" for text, label in zip(TEXTS * 2, GIVEN * 2, strict=True)]
@@ -183,6 +186,7 @@ def test_classes_that_are_separable():
     assert ((x @ kernel + bias).argmax(axis=1) == [0, 0, 1, 1]).all()
 
 
+@pytest.mark.extended
 def test_names_beside_scores(fitted, smallest, tmp_path):
     """``serving_default`` returns the names of its scores with ``label_names``, as an option."""
     clf, _ = fitted

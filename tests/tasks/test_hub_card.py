@@ -26,6 +26,7 @@ def task(smallest):
     return bf.TextClassifier.from_pretrained(smallest)
 
 
+@pytest.mark.extended
 def test_the_card(task, tmp_path):
     """The hub reads its front matter; people read labels, scores, and code that runs."""
     task.save_pretrained(tmp_path / "desk", metrics=SCORES, **ABOUT)

@@ -51,6 +51,7 @@ def test_pure_half_precision_learns_with_the_default_optimizer(policy, smallest)
     assert {moment.dtype for moment in moments} == {"float32"}
 
 
+@pytest.mark.extended
 def test_balanced_class_weights(classifier):
     expected = {0: 4 / 3, 1: 4 / 3, 2: 4 / 6}  # negative, neutral, positive
     numbers = [2, 0, 1, 2]

@@ -124,6 +124,7 @@ def test_backbones_are_cloned_and_saved(backbone, tmp_path):
         np.testing.assert_array_equal(outputs["pooled_output"], backbone(IDS)["pooled_output"])
 
 
+@pytest.mark.extended
 def test_tasks_have_configs_and_clones(task):
     copy = type(task).from_config(task.get_config())
     assert copy.class_names == task.class_names

@@ -79,6 +79,7 @@ def test_bytes_are_not_embeddings():
         bf.quantize_embeddings(V.astype("uint8"), "binary")
 
 
+@pytest.mark.extended
 def test_predict(task):
     plain = task.predict(TEXTS)
     ranges = task.ranges(TEXTS)

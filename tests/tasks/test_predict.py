@@ -76,6 +76,7 @@ def test_predict_is_the_model_on_packed_ids(reader):
     np.testing.assert_allclose([a["scores"] for a in reader.predict(TEXTS)], expected, atol=1e-6)
 
 
+@pytest.mark.extended
 def test_first_token_pooling_reads_the_first_token(embedder):
     backbone = embedder.backbone
     first = bf.TextEmbedder(backbone, embedder.tokenizer, pooling="first", normalize=False)

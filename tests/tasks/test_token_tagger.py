@@ -128,6 +128,7 @@ def _reference(task, text):
 # Answers --------------------------------------------------------------------------------------
 
 
+@only_in("extended", "3")
 @pytest.mark.parametrize("batch_size", in_full([1, 3], [3]))
 def test_answers_are_those_of_the_reference(tagger, batch_size):
     rows = tagger.predict(TEXTS, batch_size=batch_size)

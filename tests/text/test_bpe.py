@@ -350,6 +350,7 @@ def test_moses_offsets(xlm):
     assert spans[5] == [(0, 1), (1, 2), (2, 3), (3, 4), (4, 6)]
 
 
+@pytest.mark.extended
 def test_moses_offsets_stay_inside_whatever_the_text(xlm):
     tokenizer = xlm
     lines = [*hostile()[::11], *(line.encode() for line in mixed_lines(300, 9))]

@@ -143,6 +143,7 @@ def test_prefix_space(directory, trim_offsets):
     assert_equal_to(reference, ours, ["the", "the ing", *lines])
 
 
+@pytest.mark.extended
 def test_long_words(reference, tokenizer):
     assert_equal_to(reference, tokenizer, ["ab" * 5_000, "é" * 10_000, " " * 10_000, "!" * 3_000])
 

@@ -149,6 +149,7 @@ def test_identity_keeps_outputs_and_gradients():
         assert np.any(new[path]) == ("/output/" in path), path
 
 
+@only_in("extended", "adamw")
 @pytest.mark.parametrize("make", in_full([adamw, lamb], [adamw]))
 def test_moments_are_copied(make):
     before = _built("bert")
