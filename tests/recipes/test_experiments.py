@@ -215,6 +215,31 @@ def test_a_chain_shares_runs_and_evaluates(files, tmp_path, capsys):
         run_cells(plan_cells(changed, file)[1:], 0)
 
 
+@pytest.mark.extended
+def test_minimal_pairs_are_a_metric(files, tmp_path, monkeypatch):
+    monkeypatch.setenv("PAIRS", str(tmp_path / "pairs"))
+    (tmp_path / "pairs").mkdir()
+    pair = {"sentence_good": "the good film", "sentence_bad": "the film good"}
+    (tmp_path / "pairs" / "order.jsonl").write_text(json.dumps(pair) + "\n")
+    steps = {
+        "pretrain": "pretrain.yaml",
+        "pairs": {"evaluate": "pretrain", "minimal_pairs": "$PAIRS"},
+    }
+    columns = ["pretrain.loss", {"metric": "pairs.mean", "title": "pairs", "scale": 100}]
+    keys = dict(recipe=None, seeds=[0], rows={"only": None}, steps=steps, columns=columns)
+    file = str(files(**keys))
+    found = []
+    for workers in ("0", "1"):  # in this process, and in its own
+        output = f"output={tmp_path / workers}"
+        assert cli.main(["experiment", file, "--workers", workers, output]) == 0
+        metrics = json.loads((tmp_path / workers / "only/0/pairs/metrics.json").read_text())
+        assert set(metrics) == {"order", "mean"}
+        found.append(metrics)
+    assert found[0] == found[1]
+    with pytest.raises(ValueError, match="minimal_pairs needs evaluate"):
+        load_experiment(files(**{**keys, "steps": {"pretrain": {"recipe": "a", "minimal_pairs": "b"}}}))
+
+
 @pytest.mark.full  # A process for each run.
 def test_other_runs_go_on_after_a_failure(files, tmp_path, capsys):
     rows = {"broken": {"pretrain.data.train": ["nothing.txt"]}, "works": None}

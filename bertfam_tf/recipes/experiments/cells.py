@@ -23,6 +23,8 @@ from bertfam_tf.recipes.reading import build, expand, kind_of, read_values, set_
 from bertfam_tf.recipes.schema import DistillRecipe, PretrainRecipe
 
 EVALUATE = "evaluate"
+# The setting of an evaluation on minimal pairs: their folder.
+PAIRS = "minimal_pairs"
 
 
 @dataclass(frozen=True)
@@ -274,6 +276,18 @@ def _evaluation(
     if step.evaluate is None or step.evaluate not in runs:
         return None
     parent = runs[step.evaluate]
+    if step.minimal_pairs is not None:
+        if changes:
+            raise ValueError(f"A step with minimal_pairs has no overrides, got {', '.join(changes)}.")
+        return Run(
+            name=place,
+            directory=expand(place),
+            verb=EVALUATE,
+            recipe=parent.directory,
+            overrides=(f"--blimp={expand(step.minimal_pairs)}",),
+            settings={"evaluate": str(parent.directory), PAIRS: step.minimal_pairs},
+            parents=(parent,),
+        )
     values = copy.deepcopy(dict(parent.settings))
     for key, value in changes.items():
         _set(values, key, value)

@@ -20,8 +20,8 @@ from bertfam_tf.files import write
 from bertfam_tf.names import truncated
 from bertfam_tf.recipes.directory import METRICS, MODEL, Flops
 from bertfam_tf.recipes.experiments import hardware
-from bertfam_tf.recipes.experiments.cells import EVALUATE, Cell, Run
-from bertfam_tf.recipes.reading import load_run
+from bertfam_tf.recipes.experiments.cells import EVALUATE, PAIRS, Cell, Run
+from bertfam_tf.recipes.reading import expand, load_run
 
 _log = logging.getLogger(__name__)
 _PAUSE = 0.2
@@ -155,6 +155,8 @@ def _run_here(run: Run, flops: Flops | None) -> None:
             pretraining.pretrain(run.loaded, flops=flops)
         elif run.verb == "distill":
             distillation.distill(run.loaded)
+        elif PAIRS in run.settings:
+            _write_metrics(run, _score_pairs(run))
         elif run.verb == EVALUATE:
             *overrides, split = run.overrides
             recipe = load_run(run.recipe / "recipe.yaml", overrides)
@@ -168,6 +170,15 @@ def _run_here(run: Run, flops: Flops | None) -> None:
     finally:
         spent = time.perf_counter() - start, time.process_time() - cpu_start
         run.write_record(_measurements(*spent, run))
+
+
+def _score_pairs(run: Run) -> dict[str, float]:
+    from bertfam_tf import metrics, tasks
+
+    directory = str(run.recipe / MODEL)
+    # Pretraining writes a checkpoint.
+    task = tasks.load(directory) if tasks.is_saved(directory) else tasks.load_checkpoint(directory)
+    return metrics.minimal_pairs(task, expand(run.settings[PAIRS]))
 
 
 def _write_metrics(run: Run, metrics: Any) -> None:

@@ -21,8 +21,10 @@ class StepConfig:
 
     Attributes:
         recipe: a recipe of any kind, relative to the experiment's file; or ``evaluate``.
-        evaluate: an earlier step, whose model is scored on another split.
+        evaluate: an earlier step, whose model is scored on another split, or on minimal pairs.
         split: with ``evaluate``, ``dev`` or ``test``.
+        minimal_pairs: with ``evaluate``, a folder of minimal pairs, such as BLiMP's, which a
+            language model is scored on instead of a split; metrics are the paradigms and ``mean``.
         takes: for keys of the recipe, such as ``model.path`` or ``teacher``, the earlier step whose
             model is the key's value; or a list of steps.
         overrides: values for keys of the recipe in all rows.
@@ -32,6 +34,7 @@ class StepConfig:
     recipe: str | None = None
     evaluate: str | None = None
     split: str = "dev"
+    minimal_pairs: str | None = None
     takes: dict[str, str | list[str]] = field(default_factory=dict)
     overrides: dict[str, Any] = field(default_factory=dict)
     seed: int | None = None
@@ -41,6 +44,8 @@ class StepConfig:
             raise ValueError("A step must have either a recipe or evaluate.")
         if self.split not in ("dev", "test"):
             raise ValueError(f"split must be dev or test, got {self.split!r}.")
+        if self.minimal_pairs is not None and self.evaluate is None:
+            raise ValueError("minimal_pairs needs evaluate, the step whose model is scored.")
 
 
 @dataclass(frozen=True)
