@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,9 @@ from bertfam_tf.tasks import CausalLM
 from bertfam_tf.text import Tokenizer, load_tokenizer
 from bertfam_tf.training import engine
 from bertfam_tf.training.stream_lm import StreamLM
+
+# Keras' warning about a pooler that no objective of the recipe reads.
+_UNTRAINED_POOLER = r"Gradients do not exist for variables \[('pooler/[^']*'(, )?)+\]"
 
 
 def pretrain(recipe: PretrainRecipe, *, flops: Flops | None = None) -> dict[str, Any]:
@@ -57,7 +61,8 @@ def pretrain(recipe: PretrainRecipe, *, flops: Flops | None = None) -> dict[str,
         formats = {"stream": _pretrain_on_stream, words.FORMAT: words.pretrain_on_words}
         train = formats.get(recipe.data.format, pretrain_on_sentences)
         # A strategy waits for other workers, which end early if the run is finished.
-        with engine.scope(recipe.train):
+        with engine.scope(recipe.train), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", _UNTRAINED_POOLER)
             metrics = train(recipe, directory)
             directory.finish(metrics)
         return metrics if directory.writes else directory.metrics() or {}

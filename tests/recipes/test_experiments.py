@@ -237,7 +237,9 @@ def test_minimal_pairs_are_a_metric(files, tmp_path, monkeypatch):
         found.append(metrics)
     assert found[0] == found[1]
     with pytest.raises(ValueError, match="minimal_pairs needs evaluate"):
-        load_experiment(files(**{**keys, "steps": {"pretrain": {"recipe": "a", "minimal_pairs": "b"}}}))
+        load_experiment(
+            files(**{**keys, "steps": {"pretrain": {"recipe": "a", "minimal_pairs": "b"}}})
+        )
 
 
 @pytest.mark.full  # A process for each run.

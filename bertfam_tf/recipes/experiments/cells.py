@@ -278,7 +278,9 @@ def _evaluation(
     parent = runs[step.evaluate]
     if step.minimal_pairs is not None:
         if changes:
-            raise ValueError(f"A step with minimal_pairs has no overrides, got {', '.join(changes)}.")
+            raise ValueError(
+                f"A step with minimal_pairs has no overrides, got {', '.join(changes)}."
+            )
         return Run(
             name=place,
             directory=expand(place),
