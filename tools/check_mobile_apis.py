@@ -33,6 +33,7 @@ import bertfam_tf as bf
 from bertfam_tf.export.tflite import IdPacker
 from bertfam_tf.export.tflite_metadata import LABELS, SENTENCEPIECE, Metadata, read_metadata
 from bertfam_tf.text import SentencePieceTokenizer, Tokenizer, WordPieceTokenizer, presets
+from tests.support.compare_tokenizers import markdown
 from tests.support.texts import DATA, sst2
 from tools.mobile_tokenizers import MobileTokenizer
 
@@ -292,7 +293,7 @@ def apis_of(described: Metadata) -> tuple[str, ...]:
 
 def report(found: list[Comparison], passed: list[str]) -> str:
     """The comparisons in Markdown."""
-    versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("ai-edge-litert",))
+    versions = f"ai-edge-litert {metadata.version('ai-edge-litert')}"
     theirs = ", ".join(f"{name} {_installed(room, name)}" for room, name in PACKAGES.items())
     lines = [
         "# Files in the mobile text APIs",
@@ -306,28 +307,23 @@ def report(found: list[Comparison], passed: list[str]) -> str:
         f"if the cosine similarity is above {_COSINE}. `albert-small` is a small model with random "
         "weights, so its labels are not meaningful.",
         "",
-        "| file | API | texts | scores | equal ids | equal labels | correct labels |",
-        "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
-        *(
-            f"| {x.file} | {x.api} | {x.texts} | {x.difference:.1e} | {x.same_ids:.2%} | "
-            f"{x.same_labels:.2%} | {'' if x.correct is None else f'{x.correct:.2%}'} |"
-            for x in found
+        markdown(
+            ["file", "API", "texts", "scores", "equal ids", "equal labels", "correct labels"],
+            [
+                [
+                    *(x.file, x.api, x.texts, f"{x.difference:.1e}", f"{x.same_ids:.2%}"),
+                    *(f"{x.same_labels:.2%}", "" if x.correct is None else f"{x.correct:.2%}"),
+                ]
+                for x in found
+            ],
         ),
     ]
     files = {x.file: x for x in found}.values()
     hard = [x for x in files if x.hard]
     if hard:
-        lines += [
-            "",
-            "## Edge cases: are the ids equal?",
-            "",
-            f"| text | {' | '.join(x.file for x in hard)} |",
-            f"| --- | {' | '.join('---' for _ in hard)} |",
-            *(
-                f"| {name} | {' | '.join('yes' if x.hard[name] else 'no' for x in hard)} |"
-                for name in HARD
-            ),
-        ]
+        rows = [[name, *("yes" if x.hard[name] else "no" for x in hard)] for name in HARD]
+        table = markdown(["text", *(x.file for x in hard)], rows)
+        lines += ["", "## Edge cases: are the ids equal?", "", table]
     lines += ["", "## Characters in the texts with different ids", ""]
     for x in files:
         what = ", ".join(f"{name} {count}" for name, count in x.others.most_common())

@@ -25,6 +25,7 @@ DIST, REPORT = ROOT / "dist", ROOT / "tools" / "results" / "release.md"
 NEEDED = (
     "bertfam_tf/py.typed",
     "bertfam_tf/models/table.json",
+    "bertfam_tf/text/kernels/unicode_tables.json",
     "bertfam_tf/cli/main.py",
     "LICENSE",
 )

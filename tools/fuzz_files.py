@@ -19,13 +19,12 @@ import gc
 import importlib.util
 import json
 import os
-import pickle
 import random
+import select
 import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -37,7 +36,7 @@ from tests.support import file_mutations
 
 ROOT = Path(__file__).parent.parent
 LIMIT_S, LIMIT_MB = 10.0, 1000.0
-# After this a worker is killed, whatever it does.
+# A worker is killed after this processor time, or ten times as long in all.
 _KILL_S, _RECYCLE = 60.0, 400
 _TEXTS = ["Good news!", "größe ½ 🙂 \u200b", "", "hello world the cat"]
 
@@ -67,7 +66,8 @@ def subjects(directory: Path, all_kinds: bool = True) -> dict[str, list[str]]:
     for family in sorted(path.name for path in goldens.iterdir() if path.is_dir()):
         if all_kinds or family == "bert":
             add(f"hf_{family}", goldens / family / "default", "backbone")
-    _tokenizers(add)
+    for directory in (ROOT / "tests" / "support" / "tokenizers").iterdir():
+        add(directory.name, directory, "tokenizer")
     recipe = add("recipe", None, "recipe")
     shutil.copy(ROOT / "configs" / "bert" / "sst2.yaml", recipe / "recipe.yaml")
     fixtures = ROOT / "tests" / "fixtures"
@@ -115,90 +115,6 @@ def _preset(directory: Path) -> None:
     sizes = dict(vocabulary_size=48, num_layers=2, num_heads=4, hidden_dim=16)
     backbone = keras_hub.models.BertBackbone(**sizes, intermediate_dim=24, max_sequence_length=12)
     backbone.save_to_preset(str(directory))
-
-
-def _tokenizers(add: Any) -> None:
-    from bertfam_tf.text.tokenizers.byte_bpe import byte_characters
-
-    words = ["the", "cat", "sat", "hello", "world", "good", "news", "un", "##s", "##ing"]
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    pieces = [*special, *"abcdefghijklmnopqrstuvwxyz!.,", *words]
-
-    def write(directory: Path, **files: Any) -> None:
-        for name, content in files.items():
-            name = name.replace("__", ".")
-            text = content if isinstance(content, str) else json.dumps(content)
-            (directory / name).write_text(text, "utf-8")
-
-    def lines(items: Any) -> str:
-        return "".join(f"{item}\n" for item in items)
-
-    config = {
-        "tokenizer_class": "BertTokenizer", "do_lower_case": True, "cls_token": "[CLS]",
-        "mask_token": {"content": "[MASK]", "lstrip": True}, "max_input_chars_per_word": 100,
-    }  # fmt: skip
-    write(
-        add("wordpiece", None, "tokenizer"), vocab__txt=lines(pieces), tokenizer_config__json=config
-    )
-    added = [{"id": i, "content": token, "special": True} for i, token in enumerate(special)]
-    whole = {
-        "added_tokens": added,
-        "normalizer": {"type": "BertNormalizer", "lowercase": True, "strip_accents": None},
-        "pre_tokenizer": {"type": "BertPreTokenizer"},
-        "model": {
-            "type": "WordPiece", "continuing_subword_prefix": "##", "unk_token": "[UNK]",
-            "max_input_chars_per_word": 100, "vocab": {p: i for i, p in enumerate(pieces)},
-        },
-    }  # fmt: skip
-    write(add("wordpiece_json", None, "tokenizer"), tokenizer__json=whole)
-
-    merges = ["h e", "l l", "he ll", "hell o", "Ġ t", "Ġt h", "Ġth e"]
-    vocabulary = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", *byte_characters()]
-    ids = {p: i for i, p in enumerate([*vocabulary, *(m.replace(" ", "") for m in merges)])}
-    write(
-        add("byte_bpe", None, "tokenizer"),
-        vocab__json=ids,
-        merges__txt=lines(["#version: 0.2", *merges]),
-        tokenizer_config__json={"tokenizer_class": "RobertaTokenizer", "add_prefix_space": False},
-    )
-    model = {"type": "BPE", "vocab": ids, "merges": merges}
-    level = {"type": "ByteLevel", "add_prefix_space": False}
-    write(
-        add("byte_bpe_json", None, "tokenizer"),
-        tokenizer__json={"model": model, "pre_tokenizer": level, "added_tokens": []},
-    )
-    letters = "abcdefghijklmnopqrstuvwxyz!"
-    merges = ["h e", "l l", "he ll", "hell o</w>", "t h", "th e</w>"]
-    ends = [f"{letter}</w>" for letter in letters]
-    vocabulary = ["<unk>", *letters, *ends, *(m.replace(" ", "") for m in merges)]
-    ids = {p: i for i, p in enumerate(vocabulary)}
-    write(
-        add("bpe", None, "tokenizer"),
-        vocab__json=ids,
-        merges__txt=lines(["#version: 0.2", *merges]),
-        tokenizer_config__json={"tokenizer_class": "OpenAIGPTTokenizer", "unk_token": "<unk>"},
-    )
-    counted = [f"{merge} {9 - i}" for i, merge in enumerate(merges)]
-    counts = [f"{p.removesuffix('</w>') + '@@' * (not p.endswith('</w>'))} 3" for p in ids]
-    write(
-        add("fast_bpe", None, "tokenizer"),
-        codes_x=lines(counted),
-        vocab_x=lines(counts[1:]),
-        config__json={"model_type": "xlm", "n_words": 60},
-    )
-    named = ["<eos>", "<unk>", "the", "cat", "hello", "world"]
-    write(
-        add("words", None, "tokenizer"),
-        vocab__txt=lines(f"{word} {9 - i}" for i, word in enumerate(named)),
-        tokenizer_config__json={"tokenizer_class": "TransfoXLTokenizer", "cutoffs": [2, 4]},
-    )
-    pickled = add("words_pickle", None, "tokenizer")
-    state = {
-        "counter": collections.Counter(dict.fromkeys(named, 3)),
-        "sym2idx": collections.OrderedDict((word, i) for i, word in enumerate(named)),
-        "idx2sym": named, "lower_case": False, "delimiter": None,
-    }  # fmt: skip
-    (pickled / "vocab.pkl").write_bytes(pickle.dumps(state, 2))
 
 
 def _sentencepiece(directory: Path) -> None:
@@ -391,12 +307,16 @@ class _Worker:
         assert process.stdin is not None
         assert process.stdout is not None
         self._done += 1
-        watch = _Watch(process, _KILL_S)
+        begun, spent, expired = time.monotonic(), _processor_time(process.pid), False
         process.stdin.write(f"{number}\n")
         process.stdin.flush()
-        line = process.stdout.readline()
-        expired = watch.stop()
-        if line:
+        while not select.select([process.stdout], [], [], 1.0)[0] and not expired:
+            # On a busy machine a case waits.
+            waited = (time.monotonic() - begun) / 10
+            expired = max(_processor_time(process.pid) - spent, waited) > _KILL_S
+        if expired:
+            process.kill()
+        if line := process.stdout.readline():
             return json.loads(line)
         code = process.wait()
         self._process = None
@@ -421,38 +341,12 @@ class _Worker:
             self._process = None
 
 
-class _Watch(threading.Thread):
-    """Kills a process after that many seconds of processor time, or ten times as long in total."""
-
-    def __init__(self, process: subprocess.Popen, seconds: float):
-        super().__init__(daemon=True)
-        self._process = process
-        self._seconds = seconds
-        self._done = threading.Event()
-        self.expired = False
-        self.start()
-
-    def run(self) -> None:
-        begun, spent = time.monotonic(), self._spent()
-        while not self._done.wait(1.0):
-            waited = (time.monotonic() - begun) / 10
-            if max(self._spent() - spent, waited) > self._seconds:
-                self.expired = True
-                self._process.kill()
-                return
-
-    def _spent(self) -> float:
-        try:
-            fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            return 0.0
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-    def stop(self) -> bool:
-        """Returns whether the process was killed."""
-        self._done.set()
-        self.join()
-        return self.expired
+def _processor_time(pid: int) -> float:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 # The report ------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 from tqdm import tqdm
 
 from tests.support.fuzz_exports import EXPORTS, Exports, Request, write
-from tools.checkout import environment
+from tools.checkout import serve
 
 # Codes for requests that cannot be served, and for deadlines.
 ALLOWED_5XX = {501, 504}
@@ -163,16 +163,8 @@ def _number(generator: random.Random) -> Case:
     digits = "".join(
         generator.choices("0123456789", k=generator.choice((1, 20, 400, 5000, 50_000)))
     )
-    number = generator.choice(
-        (
-            digits,
-            f"-{digits}",
-            f"{digits}e{digits[:6]}",
-            f"1e-{digits[:9]}",
-            f"0.{digits}",
-            f"{digits}.0",
-        )
-    )
+    forms = (digits, f"-{digits}", f"{digits}e{digits[:6]}", f"1e-{digits[:9]}", f"0.{digits}")
+    number = generator.choice((*forms, f"{digits}.0"))
     return _post("huge number", generator, f'{{"instances": [{number}]}}'.encode())
 
 
@@ -201,14 +193,8 @@ _BLANKS = [b" " * size for size in (10**3, 10**6, 80 * 2**20)]  # the last is a 
 
 
 def _gzip(generator: random.Random) -> Case:
-    plain = generator.choice(
-        (
-            json.dumps(generator.choice(_BODIES)).encode(),
-            generator.choice(_BLANKS),
-            _compressed(_BLANKS[1]),
-            b"",
-        )
-    )
+    body = json.dumps(generator.choice(_BODIES)).encode()
+    plain = generator.choice((body, generator.choice(_BLANKS), _compressed(_BLANKS[1]), b""))
     body = _compressed(plain)
     what = generator.random()
     if what < 0.3:
@@ -249,17 +235,8 @@ def _path(generator: random.Random) -> Case:
 
 
 def _header(generator: random.Random) -> Case:
-    name = generator.choice(
-        (
-            "Content-Type",
-            "Content-Encoding",
-            "Accept",
-            "Authorization",
-            "X-Api-Key",
-            "Range",
-            "Expect",
-        )
-    )
+    names = "Content-Type Content-Encoding Accept Authorization X-Api-Key Range Expect"
+    name = generator.choice(names.split())
     value = generator.choice(
         ("", "gzip", "deflate", "application/grpc", "a" * 5000, "\xff", "*/*", "0")
     )
@@ -268,53 +245,49 @@ def _header(generator: random.Random) -> Case:
     )
 
 
+@functools.cache
 def _protos() -> list[tuple[str, bytes]]:
     """Good requests to each method, as bytes."""
     import tensorflow as tf
-    from tensorflow_serving.apis import (
-        classification_pb2,
-        get_model_metadata_pb2,
-        inference_pb2,
-        predict_pb2,
-        regression_pb2,
-    )
+    from tensorflow_serving.apis import get_model_metadata_pb2
 
     example = tf.train.Example()
     example.features.feature["text"].bytes_list.value.append(b"a b")
-    predict = predict_pb2.PredictRequest()
-    predict.model_spec.name = "m"
-    predict.model_spec.signature_name = "words"
-    predict.inputs["text"].CopyFrom(tf.make_tensor_proto(["a b", "c"]))
-    numbers = predict_pb2.PredictRequest()
-    numbers.model_spec.name = "m"
-    numbers.inputs["x"].CopyFrom(tf.make_tensor_proto([1.0, 2.0]))
-    classify = classification_pb2.ClassificationRequest()
-    regress = regression_pb2.RegressionRequest()
-    several = inference_pb2.MultiInferenceRequest()
-    for request in (classify, regress, several):
+    found = []
+    for signature, name, values in (("words", "text", ["a b", "c"]), ("", "x", [1.0, 2.0])):
+        predict = _request("Predict")
+        predict.model_spec.name, predict.model_spec.signature_name = "m", signature
+        predict.inputs[name].CopyFrom(tf.make_tensor_proto(values))
+        found.append(("Predict", predict))
+    for method in ("Classify", "Regress", "MultiInference"):
+        request = _request(method)
         request.input.example_list.examples.append(example)
-    several.tasks.add(method_name="tensorflow/serving/classify").model_spec.name = "m"
-    for request in (classify, regress):
-        request.model_spec.name = "m"
-        request.model_spec.signature_name = "examples"
+        if method == "MultiInference":
+            task = request.tasks.add(method_name="tensorflow/serving/classify")
+            task.model_spec.name = "m"
+        else:
+            request.model_spec.name, request.model_spec.signature_name = "m", "examples"
+        found.append((method, request))
     metadata = get_model_metadata_pb2.GetModelMetadataRequest(metadata_field=["signature_def"])
     metadata.model_spec.name = "m"
-    return [
-        ("Predict", predict.SerializeToString()),
-        ("Predict", numbers.SerializeToString()),
-        ("Classify", classify.SerializeToString()),
-        ("Regress", regress.SerializeToString()),
-        ("MultiInference", several.SerializeToString()),
-        ("GetModelMetadata", metadata.SerializeToString()),
-    ]
+    found.append(("GetModelMetadata", metadata))
+    return [(method, request.SerializeToString()) for method, request in found]
 
 
-_GOOD_PROTOS: list[tuple[str, bytes]] = []
+def _request(method: str) -> Any:
+    from tensorflow_serving.apis import classification_pb2, inference_pb2, predict_pb2
+    from tensorflow_serving.apis import regression_pb2 as regress_pb2
+
+    return {
+        "Predict": predict_pb2.PredictRequest,
+        "Classify": classification_pb2.ClassificationRequest,
+        "Regress": regress_pb2.RegressionRequest,
+        "MultiInference": inference_pb2.MultiInferenceRequest,
+    }[method]()
 
 
 def _proto(generator: random.Random) -> Case:
-    _GOOD_PROTOS.extend([] if _GOOD_PROTOS else _protos())
-    method, good = generator.choice(_GOOD_PROTOS)
+    method, good = generator.choice(_protos())
     message = bytearray(good)
     kind = "changed proto"
     if generator.random() < 0.3:
@@ -337,16 +310,9 @@ _NAMES = ("", "m", "x", "words", "pair", "examples", "text", "y", "\U0001f642", 
 
 def _odd_proto(generator: random.Random) -> Case:
     """A message that can be read, of fields that do not go together."""
-    from tensorflow_serving.apis import (
-        classification_pb2,
-        inference_pb2,
-        predict_pb2,
-        regression_pb2,
-    )
-
     method = generator.choice(("Predict", "Predict", "Classify", "Regress", "MultiInference"))
     if method == "Predict":
-        predict = predict_pb2.PredictRequest()
+        predict = _request(method)
         _name_model(predict.model_spec, generator)
         names = _INPUTS.get(predict.model_spec.signature_name, ("x",))
         if generator.random() < 0.2:
@@ -357,12 +323,7 @@ def _odd_proto(generator: random.Random) -> Case:
             generator.choices(("y", "count", *_NAMES), k=generator.choice((0,) * 8 + (1, 2)))
         )
         return Case("odd proto", "gRPC", _GRPC + method, predict.SerializeToString(), grpc=True)
-    kinds = {
-        "Classify": classification_pb2.ClassificationRequest,
-        "Regress": regression_pb2.RegressionRequest,
-        "MultiInference": inference_pb2.MultiInferenceRequest,
-    }
-    request: Any = kinds[method]()
+    request = _request(method)
     if method == "MultiInference":
         for _ in range(generator.randint(0, 3)):
             task = request.tasks.add()
@@ -434,6 +395,8 @@ def write_model(directory: Path) -> None:
     """A SavedModel with signatures for numbers, texts, both, and tf.Examples."""
     import tensorflow as tf
 
+    vector = functools.partial(tf.TensorSpec, [None])
+
     class Model(tf.Module):
         @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, "x")])
         def halves(self, x: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -443,12 +406,7 @@ def write_model(directory: Path) -> None:
         def words(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
             return {"count": tf.strings.split(text).row_lengths(), "text": text}
 
-        @tf.function(
-            input_signature=[
-                tf.TensorSpec([None], tf.float32, "a"),
-                tf.TensorSpec([None], tf.string, "b"),
-            ]
-        )
+        @tf.function(input_signature=[vector(tf.float32, "a"), vector(tf.string, "b")])
         def pair(self, a: tf.Tensor, b: tf.Tensor) -> dict[str, tf.Tensor]:
             return {"y": a + tf.cast(tf.strings.length(b), tf.float32)}
 
@@ -467,11 +425,11 @@ def write_model(directory: Path) -> None:
 
 
 class Server(NamedTuple):
-    """A running server and its ports; None for gRPC where it has none."""
+    """A running server and its ports."""
 
     process: subprocess.Popen[str]
     port: int
-    grpc_port: int | None
+    grpc_port: int
     exports: Exports | None = None
 
     def resident_mib(self) -> float:
@@ -491,47 +449,23 @@ def server(*flags: str, exports: Sequence[str] = (), keep: Path | None = None) -
         keep: a directory in which models are written, or found from an earlier time.
     """
     with contextlib.ExitStack() as stack:
-        folder = keep or stack.enter_context(tempfile.TemporaryDirectory())
-        if not (Path(folder) / "m").exists():
-            write_model(Path(folder) / "m")
+        folder = Path(keep or stack.enter_context(tempfile.TemporaryDirectory()))
+        if not (folder / "m").exists():
+            write_model(folder / "m")
         for name in tqdm(exports, desc="exports", disable=not exports):
-            if not (Path(folder) / name / "1").exists():
-                write(Path(folder) / name, name)
+            if not (folder / name / "1").exists():
+                write(folder / name, name)
         models = "".join(
             f'config {{ name: "{name}" base_path: "{folder}/{name}" '
             'model_platform: "tensorflow" } '
             for name in ("m", *exports)
         )
-        config = Path(folder) / "models.config"
+        config = folder / "models.config"
         config.write_text(f"model_config_list {{ {models} }}")
-        command = [sys.executable, "-m", "bertfam_serve", "--model-config-file", str(config)]
-        help_text = subprocess.run(
-            [sys.executable, "-m", "bertfam_serve", "--help"],
-            capture_output=True, text=True, check=True, env=environment(),
-        ).stdout  # fmt: skip
-        speaks_grpc = "--grpc-port" in help_text
-        if speaks_grpc:
-            command += ["--grpc-port", "0"]
-        log = stack.enter_context(open(Path(folder) / "log", "w+"))
-        process = subprocess.Popen(
-            [*command, "--rest-port", "0", *flags],
-            stdout=subprocess.PIPE, stderr=log, text=True,
-            env={**environment(), "TF_CPP_MIN_LOG_LEVEL": "3"},
-        )  # fmt: skip
-        assert process.stdout is not None
-        try:
-            line = process.stdout.readline()
-            if not line:
-                log.seek(0)
-                raise RuntimeError(f"the server did not start:\n{log.read()}")
-            port = int(line.split("//")[1].split("/")[0].rsplit(":")[1])
-            grpc_line = process.stdout.readline() if speaks_grpc else ""
-            grpc_port = int(grpc_line.rsplit(":", 1)[1]) if grpc_line else None
-            known = Exports(Path(folder), list(exports)) if exports else None
-            yield Server(process, port, grpc_port, known)
-        finally:
-            process.terminate()
-            process.wait(60)
+        arguments = ("--model-config-file", str(config), *flags)
+        log = stack.enter_context(open(folder / "log", "w"))
+        running = stack.enter_context(serve(*arguments, stderr=log))
+        yield Server(*running, Exports(folder, list(exports)) if exports else None)
 
 
 def send(case: Case, server: Server) -> tuple[str, bytes]:
@@ -560,7 +494,6 @@ def _call(case: Case, server: Server) -> tuple[str, bytes]:
     import grpc
 
     port = server.grpc_port
-    assert port is not None
     if port not in _CHANNELS:
         _CHANNELS[port] = grpc.insecure_channel(f"127.0.0.1:{port}")
     try:
@@ -630,7 +563,7 @@ def fuzz(
     report = Report(collections.Counter(), [], collections.Counter())
 
     def one(number: int) -> tuple[int, Case, str, str]:
-        sent = case(seed, number, server.grpc_port is not None, server.exports)
+        sent = case(seed, number, True, server.exports)
         status, body = send(sent, server)
         wrong = fault(sent, status, body)
         if not wrong and sent.request is not None and server.exports is not None:
@@ -660,21 +593,17 @@ def table(report: Report) -> str:
     """Kinds down, statuses across."""
     statuses = sorted({status for _, status in report.counts})
     kinds = sorted({kind for kind, _ in report.counts})
-    lines = [f"| {'kind':16} | " + " | ".join(f"{s:>6}" for s in statuses) + " |    all |"]
-    lines.append(
-        "|:"
-        + "-" * 17
-        + "|"
-        + "".join("-" * (max(6, len(s)) + 1) + ":|" for s in statuses)
-        + "-------:|"
-    )
+    widths = [max(6, len(status)) for status in statuses]
+    heads = [f"{s:>{w}}" for s, w in zip(statuses, widths, strict=True)]
+    lines = [f"| {'kind':16} | {' | '.join(heads)} |    all |"]
+    lines.append(f"|:{'-' * 17}|{''.join('-' * (w + 1) + ':|' for w in widths)}-------:|")
     for kind in [*kinds, "all"]:
         counts = [
             sum(n for (k, s), n in report.counts.items() if s == status and kind in (k, "all"))
             for status in statuses
         ]
-        cells = [f"{n or '':>{max(6, len(s))}}" for n, s in zip(counts, statuses, strict=True)]
-        lines.append(f"| {kind:16} | " + " | ".join(cells) + f" | {sum(counts):>6} |")
+        cells = [f"{n or '':>{w}}" for n, w in zip(counts, widths, strict=True)]
+        lines.append(f"| {kind:16} | {' | '.join(cells)} | {sum(counts):>6} |")
     return "\n".join(lines)
 
 

@@ -157,45 +157,55 @@ def write_tf1(name: str, clone: Path, config: dict, config_class: str, model_cla
 # Model Garden -----------------------------------------------------------------------------------
 
 
+def _encoder(kind: str, source: dict):
+    """Model Garden's encoder, and the section of its parameters."""
+    from official.nlp.configs import encoders
+
+    options = {
+        "num_layers": source["num_hidden_layers"],
+        "num_attention_heads": source["num_attention_heads"],
+        "hidden_activation": source["hidden_act"],
+    }
+    same = "vocab_size hidden_size intermediate_size max_position_embeddings type_vocab_size"
+    options |= {name: source[name] for name in same.split()}
+    if kind == "albert":
+        options["embedding_width"] = ALBERT["embedding_size"]
+    section = {"type": kind, kind: options}
+    return encoders.build_encoder(encoders.EncoderConfig(section)), section
+
+
+def _perturbed_outputs(model, more: dict[str, tf.Tensor] | None = None):
+    """The outputs of a model for ``inputs``, after all its weights were perturbed."""
+    given = inputs()
+    theirs = {
+        "input_word_ids": tf.constant(given["token_ids"]),
+        "input_mask": tf.constant(given["padding_mask"]),
+        "input_type_ids": tf.constant(given["segment_ids"]),
+        **(more or {}),
+    }
+    model(theirs)
+    rng = np.random.default_rng(1)
+    for weight in model.weights:
+        weight.assign(weight + rng.normal(0, 0.3, weight.shape).astype("f4"))
+    return model(theirs)
+
+
 def write_garden(name: str, kind: str, key: str, config_file: str) -> None:
     """Writes a Model Garden encoder, saved under ``key`` as by its trainers."""
     import yaml
-    from official.nlp.configs import encoders
 
-    source = ALBERT if kind == "albert" else BERT
-    options = dict(
-        vocab_size=source["vocab_size"],
-        hidden_size=source["hidden_size"],
-        num_layers=source["num_hidden_layers"],
-        num_attention_heads=source["num_attention_heads"],
-        hidden_activation=source["hidden_act"],
-        intermediate_size=source["intermediate_size"],
-        max_position_embeddings=source["max_position_embeddings"],
-        type_vocab_size=source["type_vocab_size"],
-    )
-    config = dict(source)
+    config = dict(ALBERT if kind == "albert" else BERT)
+    encoder, section = _encoder(kind, config)
     if kind == "albert":
-        options["embedding_width"] = source["embedding_size"]
         config |= dict(num_hidden_groups=1, inner_group_num=1)
-    encoder = encoders.build_encoder(encoders.EncoderConfig({"type": kind, kind: options}))
-    given = inputs()
-    theirs = dict(
-        input_word_ids=tf.constant(given["token_ids"]),
-        input_mask=tf.constant(given["padding_mask"]),
-        input_type_ids=tf.constant(given["segment_ids"]),
-    )
-    encoder(theirs)
-    rng = np.random.default_rng(1)
-    for weight in encoder.weights:
-        weight.assign(weight + rng.normal(0, 0.3, weight.shape).astype("f4"))
-    outputs = encoder(theirs)
+    outputs = _perturbed_outputs(encoder)
     directory = _directory(name, config_file, config)
     if config_file == "params.yaml":
-        params = {"task": {"model": {"encoder": {"type": kind, kind: options}}}}
+        params = {"task": {"model": {"encoder": section}}}
         (directory / config_file).write_text(yaml.safe_dump(params))
     tf.train.Checkpoint(**{key: encoder}).write(str(directory / "bert_model.ckpt"))
     names = ("sequence_output", "pooled_output")
-    _store(directory, given, **{name: outputs[name] for name in names})
+    _store(directory, inputs(), **{name: outputs[name] for name in names})
 
 
 def write_garden_head(name: str, kind: str, head: str) -> None:
@@ -209,25 +219,12 @@ def write_garden_head(name: str, kind: str, head: str) -> None:
     """
     import tf_keras
     import yaml
-    from official.nlp.configs import encoders
     from official.nlp.modeling import models
     from official.nlp.modeling.layers import ClassificationHead
 
     tags = ["O", "B-X", "I-X"]
-    options = dict(
-        vocab_size=BERT["vocab_size"],
-        hidden_size=BERT["hidden_size"],
-        num_layers=BERT["num_hidden_layers"],
-        num_attention_heads=BERT["num_attention_heads"],
-        hidden_activation=BERT["hidden_act"],
-        intermediate_size=BERT["intermediate_size"],
-        max_position_embeddings=BERT["max_position_embeddings"],
-        type_vocab_size=BERT["type_vocab_size"],
-    )
-    if kind == "albert":
-        options["embedding_width"] = ALBERT["embedding_size"]
-    encoder = encoders.build_encoder(encoders.EncoderConfig({"type": kind, kind: options}))
-    described: dict = {"encoder": {"type": kind, kind: options}}
+    encoder, section = _encoder(kind, BERT)
+    described: dict = {"encoder": section}
     task: dict = {"model": described}
     if head in ("classifier", "pooled"):
         pooled = head == "pooled"
@@ -243,23 +240,14 @@ def write_garden_head(name: str, kind: str, head: str) -> None:
         pairs = ClassificationHead(BERT["hidden_size"], 2, name="next_sentence")
         model = models.BertPretrainerV2(encoder, tf.nn.relu, classification_heads=[pairs])
         described |= {"mlm_activation": "relu", "cls_heads": [{"name": "next_sentence"}]}
-    given = inputs()
-    theirs = dict(
-        input_word_ids=tf.constant(given["token_ids"]),
-        input_mask=tf.constant(given["padding_mask"]),
-        input_type_ids=tf.constant(given["segment_ids"]),
-    )
+    more = {}
     if head == "masked_lm":
-        places = np.tile(np.arange(_LENGTH, dtype="i4"), (len(given["token_ids"]), 1))
-        theirs["masked_lm_positions"] = tf.constant(places)
-    model(theirs)
-    rng = np.random.default_rng(1)
-    for weight in model.weights:
-        weight.assign(weight + rng.normal(0, 0.3, weight.shape).astype("f4"))
+        places = np.tile(np.arange(_LENGTH, dtype="i4"), (len(inputs()["token_ids"]), 1))
+        more["masked_lm_positions"] = tf.constant(places)
+    outputs = _perturbed_outputs(model, more)
     optimizer = tf_keras.optimizers.Adam()
     if head == "classifier":
         optimizer.build(model.trainable_variables)
-    outputs = model(theirs)
     if head == "tagger":
         outputs = outputs["logits"]
     elif head == "span":
@@ -277,7 +265,7 @@ def write_garden_head(name: str, kind: str, head: str) -> None:
     tf.train.CheckpointManager(saved, str(directory), max_to_keep=1).save(checkpoint_number=7)
     # It contains the time, and one checkpoint needs no file that names it.
     (directory / "checkpoint").unlink()
-    _store(directory, given, logits=outputs)
+    _store(directory, inputs(), logits=outputs)
 
 
 def main() -> None:

@@ -1,35 +1,35 @@
-"""Writes `bertfam_tf/text/kernels/unicode_tables.py` with the help of the `tokenizers` library.
+"""Writes `bertfam_tf/text/kernels/unicode_tables.json`: the classes of characters of a source.
 
-The library combines several versions of Unicode (its list of punctuation is older than its list of
-capital letters), so no version of Python's `unicodedata` reproduces it.  Each of the 1,112,064
-characters is therefore passed to the library, and the results are stored as ranges.
+    python -m tools.make_unicode_tables             # classes of the `tokenizers` library
+    python3.11 -m tools.make_unicode_tables python  # of `unicodedata`, Unicode 14.0
+    python -m tools.make_unicode_tables moses       # of sacremoses
+    python -m tools.make_unicode_tables --check     # exit 1 if the committed table is out of date
+    python3.11 -m tools.make_unicode_tables python --list    # characters that differ
 
-    python tools/make_unicode_tables.py            # rewrite the table
-    python tools/make_unicode_tables.py --check    # exit 1 if the committed table is out of date
+The `tokenizers` library combines several versions of Unicode (its list of punctuation is older than
+its list of capital letters), so no version of Python's `unicodedata` reproduces it. Each of the
+1,112,064 characters is therefore passed to the library. The tokenizers of GPT and XLM are Python
+programs, which the version of Python changes; for these only the differences are stored. Numbers
+are in base 36. Ranges are pairs (gap since the last range, length).
 """
 
 from __future__ import annotations
 
 import argparse
-import pathlib
+import json
+import string
 import sys
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 
-import tokenizers
-from tokenizers import normalizers, pre_tokenizers
+import numpy as np
 
-TARGET = pathlib.Path(__file__).parents[1] / "bertfam_tf" / "text" / "kernels" / "unicode_tables.py"
-GRAPHEMES = {
-    "JOINED": "Parts of the grapheme of the character before them.",
-    "PREFIX": "Parts of the grapheme of the character after them.",
-    "CONTROL": "Graphemes of their own.",
-    "PICTURE": "Joined by U+200D with the picture before it.",
-    "CONSONANT": "Joined by a linker with the consonant before it.",
-    "LINKER": "Signs that join two consonants.",
-    "LINKED": "May be between linkers and consonants.",
-}
-DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+KERNELS = Path(__file__).parents[1] / "bertfam_tf" / "text" / "kernels"
+TARGET = KERNELS / "unicode_tables.json"
+PYTHON_UNICODE = "14.0.0"
+WHITE_CONTROLS = "\t\n\r"
+DIGITS = string.digits + string.ascii_lowercase
 
 
 def base36(number: int) -> str:
@@ -78,18 +78,6 @@ def shifts(mapping: dict[int, int]) -> str:
     return " ".join(words)
 
 
-def literal(name: str, comment: str, text: str) -> str:
-    lines, line = [], ""
-    for word in text.split(" "):
-        if len(line) + len(word) > 90:
-            lines.append(line)
-            line = ""
-        line += word + " "
-    lines.append(line.rstrip())
-    body = "\n".join(f'    "{line}"' for line in lines)
-    return f"# {comment}\n{name} = (\n{body}\n)\n"
-
-
 def every_character() -> list[int]:
     return [code for code in range(0x110000) if not 0xD800 <= code < 0xE000]
 
@@ -120,8 +108,14 @@ def rules_for_every_character() -> bytes:
     return len(data).to_bytes(4, "little") + data + b"X\0"
 
 
-def normalization_tables() -> list[str]:
-    """The characters that Unicode's normalization forms change in the library."""
+def normalization_tables() -> dict[str, str]:
+    """The characters that Unicode's normalization forms change in the library.
+
+    ORDERED are the marks that they put in order, COMPATIBLE what NFKD, but not NFD decomposes, and
+    ACCENT what StripAccents removes.
+    """
+    from tokenizers import normalizers
+
     nfd, nfkd, strip = normalizers.NFD(), normalizers.NFKD(), normalizers.StripAccents()
     ordered, compatible, accent = [], [], []
     for codepoint in every_character():
@@ -139,17 +133,22 @@ def normalization_tables() -> list[str]:
             compatible.append(codepoint)
         if not strip.normalize_str(char):
             accent.append(codepoint)
-    return [
-        literal("ORDERED", "Marks that normalization puts in order.", ranges(ordered)),
-        literal("COMPATIBLE", "Characters that NFKD, but not NFD decomposes.", ranges(compatible)),
-        literal("ACCENT", "Removed by StripAccents.", ranges(accent)),
-    ]
+    tables = {"ORDERED": ordered, "COMPATIBLE": compatible, "ACCENT": accent}
+    return {name: ranges(codepoints) for name, codepoints in tables.items()}
 
 
-def grapheme_tables() -> list[str]:
-    """The classes of characters by which the library finds graphemes."""
+def grapheme_tables() -> dict[str, str]:
+    """The classes of characters by which the library finds graphemes.
+
+    JOINED belong to the grapheme of the character before them, PREFIX to the next one's, and
+    CONTROL are graphemes of their own. U+200D joins a PICTURE with the one before it, and a LINKER
+    joins two CONSONANTs; LINKED may be between them.
+    """
+    from tokenizers import normalizers
+
     joined = normalizers.Precompiled(rules_for_every_character()).normalize_str
-    known: dict[str, list[int]] = {name: [] for name in GRAPHEMES}
+    names = ("JOINED", "PREFIX", "CONTROL", "PICTURE", "CONSONANT", "LINKER", "LINKED")
+    known: dict[str, list[int]] = {name: [] for name in names}
     syllable, sign = "\u0915\u094d", "\u0915\u0308"
     for codepoint in every_character()[1:]:
         char = chr(codepoint)
@@ -169,18 +168,16 @@ def grapheme_tables() -> list[str]:
             known["LINKER"].append(codepoint)
         elif not prefix and joined(f"{syllable}{char}{sign}") == "XXXXX":
             known["LINKED"].append(codepoint)
-    return [literal(name, comment, ranges(known[name])) for name, comment in GRAPHEMES.items()]
+    return {name: ranges(codepoints) for name, codepoints in known.items()}
 
 
-def build() -> str:
+def tokenizers_tables() -> dict[str, str]:
+    """The classes of the `tokenizers` library."""
+    from tokenizers import normalizers, pre_tokenizers
+
     def bert(**on: bool) -> normalizers.BertNormalizer:
-        flags = {
-            "clean_text": False,
-            "handle_chinese_chars": False,
-            "strip_accents": False,
-            "lowercase": False,
-        }
-        return normalizers.BertNormalizer(**(flags | on))
+        flags = ("clean_text", "handle_chinese_chars", "strip_accents", "lowercase")
+        return normalizers.BertNormalizer(**(dict.fromkeys(flags, False) | on))
 
     clean, strip, lower = bert(clean_text=True), bert(strip_accents=True), bert(lowercase=True)
     nfd, split = normalizers.NFD(), pre_tokenizers.BertPreTokenizer()
@@ -188,9 +185,7 @@ def build() -> str:
     letter, number, blank = [], [], []
     removed, space, mark, punctuation, decomposed = [], [], [], [], []
     lowered: dict[int, int] = {}
-    for codepoint in range(0x110000):
-        if 0xD800 <= codepoint < 0xE000:
-            continue
+    for codepoint in every_character():
         char = chr(codepoint)
         if clean.normalize_str(char) == "":
             removed.append(codepoint)
@@ -219,52 +214,113 @@ def build() -> str:
                 raise SystemExit(f"U+{codepoint:04X}: this Python decomposes it differently")
             if not 0xAC00 <= codepoint < 0xD7A4:
                 decomposed.append(codepoint)
-    return "\n".join(
-        [
-            '"""The classes of characters in the `tokenizers` library.\n\n'
-            "Generated by tools/make_unicode_tables.py from `tokenizers` "
-            f"{tokenizers.__version__}; do not edit.\nNumbers are in base 36.  Ranges are pairs "
-            '(gap since the last range, length).\n"""\n',
-            literal("REMOVED", "Control, format and private-use characters.", ranges(removed)),
-            literal("SPACE", "White space: separates words and is removed.", ranges(space)),
-            literal(
-                "PUNCTUATION",
-                "Punctuation: each character is a word of its own.",
-                ranges(punctuation),
-            ),
-            literal("MARK", "Accents: removed by strip_accents.", ranges(mark)),
-            literal(
-                "DECOMPOSED",
-                "Characters that NFD decomposes, except Hangul syllables.",
-                ranges(decomposed),
-            ),
-            literal(
-                "LOWER",
-                "Upper case: (gap between first ones, count, step, distance), except U+0130.",
-                shifts(lowered),
-            ),
-            literal("BYTE_LETTER", "Letters in byte-level BPE's pattern.", ranges(letter)),
-            literal("BYTE_NUMBER", "Numbers in byte-level BPE's pattern.", ranges(number)),
-            literal("BYTE_SPACE", "White space in byte-level BPE's pattern.", ranges(blank)),
-            *normalization_tables(),
-            *grapheme_tables(),
-        ]
-    )
+    return {
+        "REMOVED": ranges(removed),  # control, format and private-use characters
+        "SPACE": ranges(space),
+        "PUNCTUATION": ranges(punctuation),
+        "MARK": ranges(mark),  # what strip_accents removes
+        "DECOMPOSED": ranges(decomposed),  # by NFD, except Hangul syllables
+        # (gap between first ones, count, step, distance), except U+0130.
+        "LOWER": shifts(lowered),
+        # Of the pattern of byte-level BPE.
+        "BYTE_LETTER": ranges(letter),
+        "BYTE_NUMBER": ranges(number),
+        "BYTE_SPACE": ranges(blank),
+        **normalization_tables(),
+        **grapheme_tables(),
+    }
+
+
+def members(test: Callable[[str], bool]) -> np.ndarray:
+    """The mask of the characters for which `test` is true."""
+    mask = np.zeros(0x110000, bool)
+    mask[[code for code in every_character() if test(chr(code))]] = True
+    return mask
+
+
+def python_tables() -> dict[str, str]:
+    """The classes of this Python, which has to be the one that the reference runs with."""
+    from bertfam_tf.text.kernels import unicode
+
+    category = unicodedata.category
+    if unicodedata.unidata_version != PYTHON_UNICODE:
+        sys.exit(f"this Python has Unicode {unicodedata.unidata_version}, not {PYTHON_UNICODE}")
+    known = unicode.classes()
+    removed = members(lambda char: category(char)[0] == "C" and char not in WHITE_CONTROLS)
+    kept = ~removed
+
+    def must_equal(what: str, ours: np.ndarray, theirs: np.ndarray) -> None:
+        different = np.flatnonzero((ours != theirs) & kept)
+        if different.size:
+            raise SystemExit(f"{what}: the format lacks U+{different[0]:04X}")
+
+    space = members(lambda char: char in WHITE_CONTROLS or category(char)[0] == "Z")
+    must_equal("white space", space, known.space)
+    decomposed = members(lambda char: unicodedata.normalize("NFD", char) != char)
+    more = decomposed & ~known.decomposed & kept
+    must_equal("decompositions", decomposed & ~more, known.decomposed)
+    for code in np.flatnonzero(kept).tolist():
+        if chr(code).lower() != known.lower.get(code, chr(code)):
+            raise SystemExit(f"U+{code:04X} lower-cases differently: the format lacks this")
+    masks = {
+        "ASSIGNED": members(lambda char: category(char) != "Cn"),
+        "REMOVED": removed,
+        "PUNCTUATION": members(lambda char: char in string.punctuation or category(char)[0] == "P"),
+        "MARK": members(lambda char: category(char) == "Mn"),
+        "DECOMPOSED": more,
+    }
+    return {name: ranges(np.flatnonzero(mask).tolist()) for name, mask in masks.items()}
+
+
+def list_differences() -> None:
+    """Prints the characters that BERT's rules treat differently under the two tables."""
+    from bertfam_tf.text.kernels import unicode
+
+    python, library = unicode.python_classes(), unicode.classes()
+    assigned = ~python.removed
+    for name in ("removed", "punctuation", "mark", "decomposed", "chinese"):
+        ours, theirs = getattr(python, name), getattr(library, name)
+        for where, mask in (("python", ours & ~theirs), ("tokenizers", theirs & ~ours)):
+            mask = mask if name == "removed" else mask & assigned
+            edges = np.flatnonzero(np.diff(np.r_[0, mask.astype(int), 0]))
+            pairs = [
+                f"{start:04X}" if end == start + 1 else f"{start:04X}-{end - 1:04X}"
+                for start, end in edges.reshape(-1, 2).tolist()
+            ]
+            print(f"{name} only in {where}: {mask.sum():,}\n  {' '.join(pairs)}")
+
+
+def moses_tables() -> dict[str, str]:
+    """The classes of Moses' tokenizer, by which XLM's splits words."""
+    from sacremoses import MosesTokenizer
+
+    letters = {
+        "ALNUM": MosesTokenizer.IsAlnum,
+        "ALPHA": MosesTokenizer.IsAlpha,
+        "NUMBER": MosesTokenizer.IsN,
+        "LOWER": MosesTokenizer.IsLower,
+    }
+    return {
+        name: ranges({ord(char) for char in text if char > " "}) for name, text in letters.items()
+    }
 
 
 def main() -> None:
+    makers = {"tokenizers": tokenizers_tables, "python": python_tables, "moses": moses_tables}
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("source", nargs="?", choices=makers, default="tokenizers")
     parser.add_argument("--check", action="store_true", help="compare, write nothing")
-    arguments = parser.parse_args()
-    text = build()
-    if arguments.check:
-        if TARGET.read_text(encoding="utf-8") != text:
-            sys.exit(
-                f"{TARGET.name} differs from the output for tokenizers {tokenizers.__version__}"
-            )
+    parser.add_argument("--list", action="store_true", help="what differs in Python's tables")
+    options = parser.parse_args()
+    if options.list:
+        list_differences()
         return
-    TARGET.write_text(text, encoding="utf-8")
-    print(f"{TARGET.name}: {len(text):,} bytes")
+    committed = json.loads(TARGET.read_text("utf-8"))
+    made = {**committed, options.source: makers[options.source]()}
+    if not options.check:
+        TARGET.write_text(json.dumps(made, indent=1) + "\n", "utf-8")
+    elif made != committed:
+        sys.exit(f"{TARGET.name} differs from the output for {options.source}")
 
 
 if __name__ == "__main__":

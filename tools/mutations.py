@@ -20,6 +20,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, redire
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from io import StringIO
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -28,7 +29,7 @@ import keras
 import tensorflow as tf
 
 from bertfam_tf import layers, registry
-from bertfam_tf.layers import activations, attention, masks, positions, relative
+from bertfam_tf.layers import activations, attention, positions, relative
 from tests import parity, test_goldens
 
 RESULT = Path(__file__).parent / "results" / "mutations.md"
@@ -147,191 +148,153 @@ def _uses_gelu(family: str) -> bool:
     return "gelu" in registry.get(family).config().activation
 
 
+Mistake = Callable[[str], AbstractContextManager]
+
+
+def _in_layers(place: str, old: str, new: str) -> Mistake:
+    """Replaces text in a function or method, named from ``layers``."""
+    owner, _, name = place.rpartition(".")
+    return lambda family: _edited(attrgetter(owner)(layers) if owner else layers, name, old, new)
+
+
+def _in_wire(old: str, new: str) -> Mistake:
+    return lambda family: _rewired(family, old, new)
+
+
+def _in_table(one: str, other: str) -> Mistake:
+    return lambda family: _swapped(family, one, other)
+
+
+def _no_scale(family: str) -> AbstractContextManager:
+    if _has("position_bias")(family):
+        return _edited(layers.RelativeAttention, "call", "(self.head_size**-0.5)", "1.0")
+    owner, zero = attention._DotProductAttention, "query * self.head_size**0"
+    return _edited(owner, "_scores", "query * self.scale", zero)
+
+
+def _no_shift(family: str) -> AbstractContextManager:
+    def unshifted(scores, keys):
+        return scores[..., :keys]
+
+    return _all(*(mock.patch.object(each, "shift", unshifted) for each in (relative, positions)))
+
+
+_LSTM = "ProjectedBidirectionalLSTM.call"
 # Mistakes by name: functions that make the mistake in a family.
-MUTATIONS: dict[str, Callable[[str], AbstractContextManager]] = {
-    "norms swapped": lambda family: _swapped(family, "attention_norm", "feed_forward_norm"),
+MUTATIONS: dict[str, Mistake] = {
+    "norms swapped": _in_table("attention_norm", "feed_forward_norm"),
     "q/k biases swapped": _queries_as_keys,
     "wrong GELU": lambda family: _gelu(),
     "epsilon of embeddings": lambda family: _epsilon(embedding=True),
     "epsilon of layers": lambda family: _epsilon(embedding=False),
-    "no 1/√d": lambda family: (
-        _edited(layers.RelativeAttention, "call", "(self.head_size**-0.5)", "1.0")
-        if _has("position_bias")(family)
-        else _edited(
-            attention._DotProductAttention,
-            "_scores",
-            "query * self.scale",
-            "query * self.head_size**0",
-        )
-    ),
-    "positions + 1": lambda family: _edited(
-        layers.PositionEmbedding, "call", "self.offset", "(self.offset + 1)"
-    ),
+    "no 1/√d": _no_scale,
+    "positions + 1": _in_layers("PositionEmbedding.call", "self.offset", "(self.offset + 1)"),
     "query not transposed": _transposed,
-    "mask ignored": lambda family: _edited(
-        attention, "attention_probabilities", "attention_mask is not None", "False"
+    "mask ignored": _in_layers(
+        "attention.attention_probabilities", "attention_mask is not None", "False"
     ),
-    "future attended to": lambda family: _edited(
-        masks, "causal_padding_mask", "<= queries", "<= queries + 1"
-    ),
-    "u and v swapped": lambda family: _swapped(family, "content_bias", "position_bias"),
-    "no relative shift": lambda family: _all(
-        *(
-            mock.patch.object(module, "shift", lambda scores, keys: scores[..., :keys])
-            for module in (relative, positions)
-        )
-    ),
-    "no clamp": lambda family: _edited(
-        layers.RelativePositions, "call", "self.clamp_len > 0", "False"
-    ),
+    "future attended to": _in_layers("masks.causal_padding_mask", "<= queries", "<= queries + 1"),
+    "u and v swapped": _in_table("content_bias", "position_bias"),
+    "no relative shift": _no_shift,
+    "no clamp": _in_layers("RelativePositions.call", "self.clamp_len > 0", "False"),
     "gradient into memory": lambda family: _all(
         _edited(layers, "prepend_memory", "ops.stop_gradient", ""),
         _edited(layers, "updated_memory", "ops.stop_gradient", ""),
     ),
-    "memory + 1": lambda family: _edited(
-        layers, "updated_memory", "kept[:, -mem_len:]", "kept[:, -mem_len - 1 : -1]"
+    "memory + 1": _in_layers("updated_memory", "kept[:, -mem_len:]", "kept[:, -mem_len - 1 : -1]"),
+    "clusters + 1": _in_layers(
+        "AdaptiveEmbedding.call", "token_ids - start", "token_ids - start + 1"
     ),
-    "clusters + 1": lambda family: _edited(
-        layers.AdaptiveEmbedding, "call", "token_ids - start", "token_ids - start + 1"
+    "no segments": _in_layers("RelativeAttention.call", "self.segments is not None", "False"),
+    "buckets mirrored": _in_layers("symmetric_buckets", "distances < 0", "distances > 0"),
+    "buckets narrower": _in_layers(
+        "symmetric_buckets", "max_distance / exact", "max_distance / 2 / exact"
     ),
-    "no segments": lambda family: _edited(
-        layers.RelativeAttention, "call", "self.segments is not None", "False"
+    "local reach + 1": _in_layers("local_mask", "<= reach", "<= reach + 1"),
+    "rotated backwards": _in_layers("rotate", "[-x[..., half:], x", "[x[..., half:], -x"),
+    "gate activated": _in_table("feed_forward/intermediate", "feed_forward/gate"),
+    "one base": _in_wire("config.global_base", "config.local_base"),
+    "log buckets narrower": _in_layers(
+        "log_buckets", "(max_distance - 1) / exact", "max_distance / exact"
     ),
-    "buckets mirrored": lambda family: _edited(
-        layers, "symmetric_buckets", "distances < 0", "distances > 0"
+    "distances mirrored": _in_wire("distances + count", "count - distances"),
+    "no scores of keys": _in_layers(
+        "DisentangledScores.call", "by_query + ops", "by_query + 0.0 * ops"
     ),
-    "buckets narrower": lambda family: _edited(
-        layers, "symmetric_buckets", "max_distance / exact", "max_distance / 2 / exact"
+    "queries as their keys": _in_layers(
+        "DisentangledScores.call", "scores(query, self.key", "scores(query, self.query"
     ),
-    "local reach + 1": lambda family: _edited(layers, "local_mask", "<= reach", "<= reach + 1"),
-    "rotated backwards": lambda family: _edited(
-        layers, "rotate", "[-x[..., half:], x", "[x[..., half:], -x"
+    "trigrams mirrored": _in_layers("Trigrams.call", "[after, x, before]", "[before, x, after]"),
+    "padding trained": _in_wire("ops.stop_gradient", ""),
+    "feed-forwards swapped": _in_layers(
+        "BottleneckBlock._call", "zip(self.more,", "zip(self.more[::-1],"
     ),
-    "gate activated": lambda family: _swapped(
-        family, "feed_forward/intermediate", "feed_forward/gate"
+    "no sum inside": _in_layers(
+        "BottleneckBlock._call", "norm(part(inside) + inside)", "norm(part(inside))"
     ),
-    "one base": lambda family: _rewired(family, "config.global_base", "config.local_base"),
-    "log buckets narrower": lambda family: _edited(
-        layers, "log_buckets", "(max_distance - 1) / exact", "max_distance / exact"
-    ),
-    "distances mirrored": lambda family: _rewired(family, "distances + count", "count - distances"),
-    "no scores of keys": lambda family: _edited(
-        layers.DisentangledScores, "call", "by_query + ops", "by_query + 0.0 * ops"
-    ),
-    "queries as their keys": lambda family: _edited(
-        layers.DisentangledScores, "call", "scores(query, self.key", "scores(query, self.query"
-    ),
-    "trigrams mirrored": lambda family: _edited(
-        layers.Trigrams, "call", "[after, x, before]", "[before, x, after]"
-    ),
-    "padding trained": lambda family: _rewired(family, "ops.stop_gradient", ""),
-    "feed-forwards swapped": lambda family: _edited(
-        layers.BottleneckBlock, "_call", "zip(self.more,", "zip(self.more[::-1],"
-    ),
-    "no sum inside": lambda family: _edited(
-        layers.BottleneckBlock, "_call", "norm(part(inside) + inside)", "norm(part(inside))"
-    ),
-    "query sees itself": lambda family: _rewired(
-        family,
+    "query sees itself": _in_wire(
         "attention_mask=mask,",
         "attention_mask=ops.logical_or(mask, ops.equal(distances, 0)),",
     ),
-    "directions swapped": lambda family: _swapped(family, "forward", "backward"),
-    "gates in another order": lambda family: _edited(
-        layers.ProjectedBidirectionalLSTM, "call", "candidate, keep,", "keep, candidate,"
-    ),
-    "no forget bias": lambda family: _edited(
-        layers.ProjectedBidirectionalLSTM, "call", "keep + 1", "keep"
-    ),
-    "cells not clipped": lambda family: _edited(
-        layers.ProjectedBidirectionalLSTM, "call", "self.cell_clip)", "0.0)"
-    ),
-    "states not clipped": lambda family: _edited(
-        layers.ProjectedBidirectionalLSTM, "call", "self.projection_clip)", "0.0)"
-    ),
-    "padding read": lambda family: _edited(
-        layers.ProjectedBidirectionalLSTM,
-        "call",
+    "directions swapped": _in_table("forward", "backward"),
+    "gates in another order": _in_layers(_LSTM, "candidate, keep,", "keep, candidate,"),
+    "no forget bias": _in_layers(_LSTM, "keep + 1", "keep"),
+    "cells not clipped": _in_layers(_LSTM, "self.cell_clip)", "0.0)"),
+    "states not clipped": _in_layers(_LSTM, "self.projection_clip)", "0.0)"),
+    "padding read": _in_layers(
+        _LSTM,
         "ops.where(skip, hidden, after), ops.where(skip, cell, cell_after)",
         "after, cell_after",
     ),
-    "gate mirrored": lambda family: _edited(
-        layers.Highway,
-        "call",
+    "gate mirrored": _in_layers(
+        "Highway.call",
         "gate * self.transform(x) + (1 - gate)",
         "(1 - gate) * self.transform(x) + gate",
     ),
-    "no sum of layers": lambda family: _rewired(family, "states + x if i else states", "states"),
-    "a sum in layer 0": lambda family: _rewired(
-        family, "states + x if i else states", "states + x"
-    ),
-    "mix not normalized": lambda family: _edited(
-        layers.ScalarMix,
-        "call",
+    "no sum of layers": _in_wire("states + x if i else states", "states"),
+    "a sum in layer 0": _in_wire("states + x if i else states", "states + x"),
+    "mix not normalized": _in_layers(
+        "ScalarMix.call",
         "ops.softmax(ops.convert_to_tensor(self.scalars))",
         "self.scalars + 1 / 3",
     ),
-    "no gamma": lambda family: _edited(
-        layers.ScalarMix, "call", "ops.convert_to_tensor(self.gamma) *", ""
+    "no gamma": _in_layers("ScalarMix.call", "ops.convert_to_tensor(self.gamma) *", ""),
+}
+# Parts of a table of weights, and the mistakes of families that have them.
+_OF_PARTS = {
+    "embedding_norm": ("epsilon of embeddings",),
+    "position_embedding": ("positions + 1",),
+    "position_bias": ("u and v swapped", "no clamp", "gradient into memory", "memory + 1"),
+    "embeddings_{c}": ("clusters + 1",),
+    "segment_bias": ("no segments",),
+    "relative_bias": ("buckets mirrored", "buckets narrower"),
+    "feed_forward/gate": ("local reach + 1", "rotated backwards", "gate activated", "one base"),
+    "attention": ("epsilon of layers", "no 1/√d", "mask ignored"),
+    "mask_embedding": ("query sees itself",),
+    "relative_norm": (
+        *("log buckets narrower", "distances mirrored", "no scores of keys"),
+        "queries as their keys",
+    ),
+    "wide_norm": ("trigrams mirrored", "padding trained", "feed-forwards swapped", "no sum inside"),
+    "scalar_mix": (
+        *("directions swapped", "gates in another order", "no forget bias", "cells not clipped"),
+        *("states not clipped", "padding read", "gate mirrored", "no sum of layers"),
+        *("a sum in layer 0", "mix not normalized", "no gamma"),
     ),
 }
 # The families in which a mistake can be made, if not all.
 _WHERE: dict[str, Callable[[str], bool]] = {
+    **{name: _has(part) for part, names in _OF_PARTS.items() for name in names},
     "q/k biases swapped": lambda family: _fused(family) or _has("query/bias")(family),
     "wrong GELU": _uses_gelu,
-    "epsilon of embeddings": _has("embedding_norm"),
-    "positions + 1": _has("position_embedding"),
     "query not transposed": lambda family: _fused(family) or _has_square_query(family),
     "future attended to": _fused,
-    "u and v swapped": _has("position_bias"),
-    "no clamp": _has("position_bias"),
-    "gradient into memory": _has("position_bias"),
-    "memory + 1": _has("position_bias"),
-    "clusters + 1": _has("embeddings_{c}"),
-    "no segments": _has("segment_bias"),
-    "buckets mirrored": _has("relative_bias"),
-    "buckets narrower": _has("relative_bias"),
-    "local reach + 1": _has("feed_forward/gate"),
-    "rotated backwards": _has("feed_forward/gate"),
-    "gate activated": _has("feed_forward/gate"),
-    "one base": _has("feed_forward/gate"),
     # Its first block has no norm before the attention.
     "norms swapped": lambda family: (
         _has("attention_norm")(family) and not _has("feed_forward/gate")(family)
     ),
-    **dict.fromkeys(("epsilon of layers", "no 1/√d", "mask ignored"), _has("attention")),
-    "query sees itself": _has("mask_embedding"),
     "no relative shift": lambda family: (
         _has("position_bias")(family) or _has("relative_norm")(family)
-    ),
-    **dict.fromkeys(
-        (
-            "log buckets narrower",
-            "distances mirrored",
-            "no scores of keys",
-            "queries as their keys",
-        ),
-        _has("relative_norm"),
-    ),
-    **dict.fromkeys(
-        ("trigrams mirrored", "padding trained", "feed-forwards swapped", "no sum inside"),
-        _has("wide_norm"),
-    ),
-    **dict.fromkeys(
-        (
-            "directions swapped",
-            "gates in another order",
-            "no forget bias",
-            "cells not clipped",
-            "states not clipped",
-            "padding read",
-            "gate mirrored",
-            "no sum of layers",
-            "a sum in layer 0",
-            "mix not normalized",
-            "no gamma",
-        ),
-        _has("scalar_mix"),
     ),
 }
 _MEANING = """

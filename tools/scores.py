@@ -39,7 +39,6 @@ class Score:
     Fields:
         recipe: path in ``configs``, without suffix.
         metrics: names of metrics that both print; with the prefix "test_" for the test split.
-        reference: whether the reference is run too.
         overrides: overrides of the recipe.
         seeds: seeds, one run for each.
         prepare: writes files that the overrides refer to.
@@ -48,7 +47,6 @@ class Score:
 
     recipe: str
     metrics: tuple[str, ...]
-    reference: bool = True
     overrides: tuple[str, ...] = ()
     seeds: tuple[int, ...] = (0, 1, 2)
     prepare: Callable[[], None] | None = None
@@ -76,10 +74,6 @@ _RACE = (
 )
 # TyDi QA's dev split has no answers, so a tenth of the training questions is used instead.
 _HELD_OUT = tuple(f"data.{split}=runs/scores/tydiqa.{split}.json" for split in ("train", "dev"))
-_SUFFIX = ", frozen"
-# The embeddings and all six blocks are frozen. The checkpoint uses mean pooling, so its pooler is
-# untrained, and is trained with the head.
-_FROZEN = ("model.frozen=6", "train.learning_rate=2.0e-3")
 SCORES = {
     "mrpc": Score("bert/mrpc", ("accuracy",)),
     "rte": Score("bert/rte", ("accuracy",)),
@@ -92,11 +86,6 @@ SCORES = {
         seeds=(0, 1), prepare=hold_out, to_percent=1,
     ),
     "race": Score("bert/race_middle", ("accuracy",), overrides=_RACE),
-    "mrpc, frozen": Score("bert/mrpc", ("accuracy",), False, _FROZEN),
-    "rte, frozen": Score("bert/rte", ("accuracy",), False, _FROZEN),
-    "cola, frozen": Score("bert/cola", ("matthews",), False, _FROZEN),
-    "stsb, frozen": Score("bert/stsb", ("spearman",), False, _FROZEN),
-    "conll2003, frozen": Score("bert/conll2003", ("f1",), False, (*_ONE_EPOCH, *_FROZEN)),
 }  # fmt: skip
 
 
@@ -105,7 +94,7 @@ def run(name: str, side: str, seed: int) -> dict:
     score = SCORES[name]
     if score.prepare is not None:
         score.prepare()
-    output = RUNS / f"{name.replace(', ', '_')}_{seed}"
+    output = RUNS / f"{name}_{seed}"
     given = [f"train.seed={seed}", f"output={output}", *score.overrides]
     recipe = f"configs/{score.recipe}.yaml"
     if side == "ours":
@@ -154,42 +143,14 @@ def table(found: dict[str, dict]) -> str:
             cells += [f"{means[0] - means[1]:+.2f}" if len(means) == 2 else "–"]
             if cells[2] != "–":
                 rows.append(f"| {' | '.join(cells)} | {' / '.join(times)} |")
-    rows += ["", *_fire_and_snowflake(found)]
     return (
         "# Scores\n\n`python -m tools.scores`: MiniLM-L6 fine-tuned with the recipes in "
         "`configs/bert` on one x86-64 core. Scores are on the dev split unless another is named, "
         "one for each seed, and the mean of the completed runs. The reference is transformers on "
         "torch with the same examples, batches, optimizer and schedule. Times are of whole "
         "processes including startup and evaluation, the minimum over seeds; our times do not "
-        "include the evaluation on the test split. In frozen runs, embeddings and blocks are not "
-        "trained; the head, and the pooler if the head uses it, are trained with a learning rate "
-        "of 2e-3.\n\n" + "\n".join(rows) + "\n"
+        "include the evaluation on the test split.\n\n" + "\n".join(rows) + "\n"
     )
-
-
-def _fire_and_snowflake(found: dict[str, dict]) -> list[str]:
-    """The comparison of Peters, Ruder and Smith (arXiv 1903.05987), as far as measured."""
-    names = [name.removesuffix(_SUFFIX) for name in SCORES if name.endswith(_SUFFIX)]
-    means: dict[str, list[float]] = {name: [] for name in names}
-    for name in names:
-        for kind in (f"{name}{_SUFFIX}", name):
-            score = SCORES[kind]
-            keys = [f"{kind}/ours/{seed}" for seed in score.seeds]
-            values = [found[key][score.metrics[0]] for key in keys if key in found]
-            means[name] += [score.to_percent * statistics.mean(values)] if values else []
-    known = {name: values for name, values in means.items() if len(values) == 2}
-    if not known:
-        return []
-    lines = {
-        "encoder frozen (snowflake)": [values[0] for values in known.values()],
-        "all fine-tuned (fire)": [values[1] for values in known.values()],
-        "Δ = fire - snowflake": [values[1] - values[0] for values in known.values()],
-    }
-    return [
-        f"| | {' | '.join(f'{name}, {SCORES[name].metrics[0]}' for name in known)} |",
-        f"|---|{'---|' * len(known)}",
-        *(f"| {what} | {' | '.join(f'{v:.1f}' for v in row)} |" for what, row in lines.items()),
-    ]
 
 
 def main() -> None:
@@ -207,7 +168,7 @@ def main() -> None:
         for name in options.names or SCORES
         for seed in SCORES[name].seeds[turn : turn + 1]
         for side in ("ours", "reference")
-        if (side == "ours" or SCORES[name].reference) and f"{name}/{side}/{seed}" not in found
+        if f"{name}/{side}/{seed}" not in found
     ]
     for name, side, seed in tqdm([] if options.table else todo):
         tqdm.write(f"{name}, {side}, seed {seed}")

@@ -14,7 +14,7 @@ from bertfam_tf import parsing
 from bertfam_tf.files import LOCK, exclusive_lock, remove_leftovers, resume, write
 from bertfam_tf.recipes.reading import expand, with_defaults
 from bertfam_tf.recipes.schema import DistillRecipe, MultiTaskRecipe, PretrainRecipe, Recipe
-from bertfam_tf.training import replicas
+from bertfam_tf.training import engine, replicas
 from bertfam_tf.training.callbacks import curves
 from bertfam_tf.training.callbacks.backup import PREVIOUS, STATE, Backup, recipe_of
 from bertfam_tf.training.callbacks.history import History
@@ -61,6 +61,29 @@ def run_directory(recipe: AnyRecipe, flops: Flops | None = None) -> Iterator["Ru
         return
     with exclusive_lock(path, path / LOCK):
         yield RunDirectory(recipe, flops=flops)
+
+
+def run_once(
+    recipe: AnyRecipe,
+    run: Callable[[Any, "RunDirectory"], dict[str, Any]],
+    flops: Flops | None = None,
+) -> dict[str, Any]:
+    """Runs a recipe in its directory, or returns the metrics of a run that is finished.
+
+    Args:
+        recipe: the recipe.
+        run: trains, stores and returns the metrics; empty for workers that do not write.
+        flops: the same as for ``RunDirectory``.
+    """
+    with run_directory(recipe, flops) as directory:
+        done = directory.metrics()
+        if done is not None:
+            return done
+        stages = recipe.stages if isinstance(recipe, DistillRecipe) else [recipe]
+        # A strategy waits for other workers, which end early if the run is finished.
+        with engine.scope(*(stage.train for stage in stages)):
+            metrics = run(recipe, directory)
+        return metrics if metrics or directory.writes else directory.metrics() or {}
 
 
 class RunDirectory:

@@ -22,7 +22,7 @@ from bertfam_tf.distill.term import Term
 from bertfam_tf.distill.terms import TERMS
 from bertfam_tf.distill.word_vectors import load_word_vectors
 from bertfam_tf.names import join_names, unknown
-from bertfam_tf.recipes.directory import MODEL, Flops, RunDirectory, run_directory
+from bertfam_tf.recipes.directory import MODEL, Flops, RunDirectory, run_once
 from bertfam_tf.recipes.fine_tuning import evaluate
 from bertfam_tf.recipes.reading import expand
 from bertfam_tf.recipes.schema import DistillRecipe, DistillStage
@@ -59,14 +59,7 @@ def distill(recipe: DistillRecipe, *, flops: Flops | None = None) -> dict[str, f
         OSError: if writing fails, or another process is writing to the directory; the next run
             resumes.
     """
-    with run_directory(recipe, flops) as directory:
-        done = directory.metrics()
-        if done is not None:
-            return done
-        # A strategy waits for other workers, which end early if the run is finished.
-        with engine.scope(*(stage.train for stage in recipe.stages)):
-            metrics = _run(recipe, directory)
-        return metrics if directory.writes else directory.metrics() or {}
+    return run_once(recipe, _run, flops)
 
 
 def _run(recipe: DistillRecipe, directory: RunDirectory) -> dict[str, float]:

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from bertfam_tf import tasks
 from bertfam_tf.names import unknown
-from bertfam_tf.recipes.directory import MODEL, Flops, RunDirectory, run_directory
+from bertfam_tf.recipes.directory import MODEL, Flops, RunDirectory, run_once
 from bertfam_tf.recipes.reading import build_section
 from bertfam_tf.recipes.schema import DataConfig, DistillRecipe, MultiTaskRecipe, Recipe
 from bertfam_tf.recipes.splits import open_split, read_split, trainable_task
@@ -49,13 +49,7 @@ def run(recipe: Recipe, *, flops: Flops | None = None) -> dict[str, float]:
         OSError: if writing fails, such as on a full disk, or another process is writing to the
             output directory; the next run resumes.
     """
-    with run_directory(recipe, flops) as directory:
-        done = directory.metrics()
-        if done is not None:
-            return done
-        # A strategy waits for other workers, which end early if the run is finished.
-        with engine.scope(recipe.train):
-            return _run(recipe, directory)
+    return run_once(recipe, _run, flops)
 
 
 def _run(recipe: Recipe, directory: RunDirectory) -> dict[str, float]:

@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from bertfam_tf import tasks
-from bertfam_tf.recipes.directory import MODEL, Flops, RunDirectory, run_directory
+from bertfam_tf.recipes.directory import MODEL, Flops, RunDirectory, run_once
 from bertfam_tf.recipes.fine_tuning import choose_weights, evaluate, run, task_options
 from bertfam_tf.recipes.schema import MultiTaskRecipe, Recipe
 from bertfam_tf.recipes.splits import Split, open_split, read_split, trainable_task
@@ -30,13 +30,7 @@ def run_multi_task(recipe: MultiTaskRecipe, *, flops: Flops | None = None) -> di
     Raises:
         ValueError, OSError: as for ``run``.
     """
-    with run_directory(recipe, flops) as directory:
-        done = directory.metrics()
-        if done is not None:
-            return done
-        # A strategy waits for other workers, which end early if the run is finished.
-        with engine.scope(recipe.train):
-            return _run(recipe, directory)
+    return run_once(recipe, _run, flops)
 
 
 def evaluate_tasks(model: tasks.MultiTask, recipe: MultiTaskRecipe, split: str) -> dict[str, float]:

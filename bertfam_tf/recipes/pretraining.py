@@ -14,7 +14,7 @@ from bertfam_tf.corpora.documents import find_files
 from bertfam_tf.corpora.token_streams import read_lines, segments, token_stream
 from bertfam_tf.files import scratch
 from bertfam_tf.recipes import words
-from bertfam_tf.recipes.directory import MODEL, Flops, RunDirectory, run_directory
+from bertfam_tf.recipes.directory import MODEL, Flops, RunDirectory, run_once
 from bertfam_tf.recipes.objectives import start
 from bertfam_tf.recipes.reading import expand
 from bertfam_tf.recipes.schema import PretrainRecipe
@@ -54,18 +54,17 @@ def pretrain(recipe: PretrainRecipe, *, flops: Flops | None = None) -> dict[str,
         OSError: if writing fails, for example because the disk is full, or another process is
             writing to the directory; the next run resumes.
     """
-    with run_directory(recipe, flops) as directory:
-        done = directory.metrics()
-        if done is not None:
-            return done
-        formats = {"stream": _pretrain_on_stream, words.FORMAT: words.pretrain_on_words}
-        train = formats.get(recipe.data.format, pretrain_on_sentences)
-        # A strategy waits for other workers, which end early if the run is finished.
-        with engine.scope(recipe.train), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", _UNTRAINED_POOLER)
-            metrics = train(recipe, directory)
-            directory.finish(metrics)
-        return metrics if directory.writes else directory.metrics() or {}
+    return run_once(recipe, _run, flops)
+
+
+def _run(recipe: PretrainRecipe, directory: RunDirectory) -> dict[str, Any]:
+    formats = {"stream": _pretrain_on_stream, words.FORMAT: words.pretrain_on_words}
+    train = formats.get(recipe.data.format, pretrain_on_sentences)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", _UNTRAINED_POOLER)
+        metrics = train(recipe, directory)
+    directory.finish(metrics)
+    return metrics
 
 
 def _pretrain_on_stream(recipe: PretrainRecipe, directory: RunDirectory) -> dict[str, Any]:

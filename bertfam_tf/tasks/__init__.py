@@ -15,7 +15,7 @@ from bertfam_tf.tasks.reranker import Reranker
 from bertfam_tf.tasks.span_qa import SpanQA
 from bertfam_tf.tasks.sparse_embedder import SparseEmbedder
 from bertfam_tf.tasks.storage import is_saved
-from bertfam_tf.tasks.task import Task, task_class, trainable_tasks
+from bertfam_tf.tasks.task import Task, task_class, task_classes, trainable_tasks
 from bertfam_tf.tasks.text_classifier import TextClassifier
 from bertfam_tf.tasks.text_embedder import TextEmbedder
 from bertfam_tf.tasks.text_regressor import TextRegressor
@@ -45,6 +45,7 @@ __all__ = [
     "quantize_embeddings",
     "save_pretrained",
     "task_class",
+    "task_classes",
     "to_keras_hub",
     "trainable_tasks",
 ]

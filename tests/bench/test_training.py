@@ -26,6 +26,8 @@ def test_the_table(monkeypatch, tmp_path, capsys):
     """Rates of all repetitions but the first, and ratios of their medians."""
 
     def measure(engine, *case):
+        if engine == "scatter":
+            return {"milliseconds": {"float32": 0.1, "bfloat16": 9.0}, "device": "a device"}
         seconds = {"bertfam_tf": [9, 1, 2, 4], "transformers": [9, 4, 4, 4], "compiled": []}
         return {"seconds": seconds[engine], "loss": 1.0, "device": "a device"}
 
@@ -38,6 +40,10 @@ def test_the_table(monkeypatch, tmp_path, capsys):
     assert "a device" in text
     cells = ("4 × 16", "float32 (TF32 products)", "80 (40 to 160)", "40 (40 to 40)", "not run")
     assert f"| {' | '.join(cells)} | 2.00 × |  |" in text.splitlines()
+    assert text.endswith("into two rows: float32 0.10 ms, bfloat16 9.00 ms.\n")
+    monkeypatch.setattr("sys.argv", ["training", "--sizes", "tiny", "--seconds", "-1"])
+    training.main()
+    assert capsys.readouterr().out.count("not run") == 3 * len(training.PRECISIONS)
 
 
 @pytest.mark.full
@@ -47,3 +53,4 @@ def test_a_measurement():
     assert len(found["seconds"]) == 2
     assert np.isfinite(found["loss"])
     assert "cpu" in json.dumps(found["device"]).lower()
+    assert training.measure("scatter")["milliseconds"].keys() == {"float32", "bfloat16"}

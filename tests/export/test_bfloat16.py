@@ -12,7 +12,7 @@ import bertfam_tf as bf
 from bertfam_tf.export.runtime import load
 from bertfam_tf.text import WordTokenizer
 from tests.selection import in_full
-from tests.support.exports import objects, perturbed
+from tests.support.exports import nodes, objects, perturbed
 
 TEXTS = ["the film was good", "a dull , unhappy cast", "good " * 20, "not [MASK] bad", "", "film"]
 WORDS = WordTokenizer(["<eos>", "<unk>", *(f"w{i}" for i in range(98))])
@@ -32,12 +32,6 @@ def task(smallest):
 def exported(task, tmp_path_factory):
     directory = tmp_path_factory.mktemp("exports") / "model"
     return task.export(directory, dtype="bfloat16", fallback=True)
-
-
-def _nodes(path):
-    graph = saved_model_pb2.SavedModel.FromString((path / "saved_model.pb").read_bytes())
-    for function in graph.meta_graphs[0].graph_def.library.function:
-        yield from function.node_def
 
 
 def _sources(nodes, name, seen=()):
@@ -115,7 +109,7 @@ def test_language_models(smallest, tmp_path):
     assert np.isfinite(found["scores"]).all()
     assert wanted
     table = tuple(task.backbone.parts["token_embedding"].embeddings.shape)
-    for node in _nodes(path):
+    for node in nodes(path):
         if node.op == "Cast":
             shapes = node.attr["_output_shapes"].list.shape
             assert all(tuple(d.size for d in each.dim) != table for each in shapes)

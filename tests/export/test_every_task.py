@@ -19,6 +19,7 @@ from bertfam_tf.text import SentencePieceTokenizer, load_tokenizer, presets
 from bertfam_tf.text.special_tokens import CLS_A_SEP_SEP, SpecialTokens
 from bertfam_tf.text.tokenizers.byte_bpe import ByteBPETokenizer, byte_characters
 from tests.selection import in_full
+from tests.support.exports import perturb
 
 CLEAN = Path(__file__).with_name("clean_process.py")
 TEXTS = [
@@ -85,13 +86,6 @@ def small_backbone(family, tokenizer, width=16):
     )  # fmt: skip
     known = registry.get(family).config.__dataclass_fields__
     return bf.build(family, "tiny", **{k: v for k, v in shape.items() if k in known})
-
-
-def perturb(variables, size):
-    for i, variable in enumerate({id(variable): variable for variable in variables}.values()):
-        if "seed" not in variable.path:
-            noise = np.random.default_rng(i).normal(0, size, variable.shape)
-            variable.assign_add(noise.astype("float32"))
 
 
 def _tasks(family, tokenizer):

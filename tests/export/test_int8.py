@@ -7,7 +7,6 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorflow.core.protobuf import saved_model_pb2
 
 import bertfam_tf as bf
 from bertfam_tf.export import int8, saved_model
@@ -15,6 +14,7 @@ from bertfam_tf.export.int8 import KERNEL, Int8Layers
 from bertfam_tf.export.runtime import Code, ServingError, load
 from bertfam_tf.text import WordTokenizer
 from bertfam_tf.training.tuning import add_lora
+from tests.support.exports import nodes, objects, perturbed
 
 TEXTS = ["the film was good", "a dull , unhappy cast", "good " * 20, "not [MASK] bad", "", "film"]
 WORDS = WordTokenizer(["<eos>", "<unk>", *(f"w{i}" for i in range(98))])
@@ -24,21 +24,9 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def _perturbed(task, size=0.3):
-    for i, variable in enumerate(task.weights):
-        if "seed" not in variable.path:
-            noise = np.random.default_rng(i).normal(0, size, variable.shape)
-            variable.assign_add(noise.astype("float32"))
-    return task
-
-
-def _objects(texts):
-    return np.array([text.encode() for text in texts], object)
-
-
 @pytest.fixture(scope="module")
 def task(smallest):
-    return _perturbed(bf.TextClassifier.from_pretrained(smallest, pair=False), 0.1)
+    return perturbed(bf.TextClassifier.from_pretrained(smallest, pair=False))
 
 
 @pytest.fixture(scope="module")
@@ -57,12 +45,6 @@ def card(exported):
 @pytest.fixture(scope="module")
 def served(exported):
     return load(exported)
-
-
-def _nodes(path, op):
-    graph = saved_model_pb2.SavedModel.FromString((path / "saved_model.pb").read_bytes())
-    functions = graph.meta_graphs[0].graph_def.library.function
-    return [node for function in functions for node in function.node_def if node.op == op]
 
 
 @pytest.mark.parametrize("shape", [(1, 32, 16), (7, 33, 20), (40, 384, 64)])
@@ -103,14 +85,14 @@ def test_what_computes_in_int8(exported, card):
     assert card["int8"]["float32"] == ["sequence_head/classifier"]
     assert card["int8"]["errors"].keys() == set(dense)
     assert all(0 < error < 0.05 for error in card["int8"]["errors"].values())
-    products = _nodes(exported, KERNEL)
+    products = nodes(exported, KERNEL)
     fused = [b" ".join(node.attr["fused_ops"].list.s) for node in products]
     # One product is in the graph with its activation and without. What is not read is removed by
     # the graph optimizer.
     assert len(products) == 2 * (6 + 1 + 1)  # two signatures
     assert fused.count(b"BiasAdd GeluExact Dequantize") == 2
     # Key and value share their input, the query's is that of the first token alone.
-    assert len(_nodes(exported, "QuantizeV2")) == 2 * (5 + 1)
+    assert len(nodes(exported, "QuantizeV2")) == 2 * (5 + 1)
     # One copy of the weights, for both signatures.
     stored = sum(file.stat().st_size for file in (exported / "variables").glob("*.data-*"))
     whole = exported.parent.with_name("model-float32") / "5" / "variables"
@@ -119,7 +101,7 @@ def test_what_computes_in_int8(exported, card):
 
 @pytest.mark.extended
 def test_answers_are_close_to_those_in_float(task, served, card):
-    found = served.run("", {"text": _objects(TEXTS)})
+    found = served.run("", {"text": objects(TEXTS)})
     expected = task.predict(TEXTS)
     differences = np.abs(found["scores"] - [row["scores"] for row in expected])
     assert 1e-5 < differences.max() < 0.05
@@ -134,9 +116,9 @@ def test_answers_are_close_to_those_in_float(task, served, card):
 def test_an_answer_does_not_depend_on_other_rows(task, served):
     """Also where activations of other rows exceed those of the calibration texts."""
     rows = [" ".join(task.tokenizer.vocabulary[i : i + 18]) for i in range(5, 40)]
-    together = served.run("", {"text": _objects(rows)})["scores"]
+    together = served.run("", {"text": objects(rows)})["scores"]
     for i in (0, 7, 20):
-        alone = served.run("", {"text": _objects(rows[i : i + 1])})["scores"]
+        alone = served.run("", {"text": objects(rows[i : i + 1])})["scores"]
         np.testing.assert_allclose(alone[0], together[i], atol=1e-6)
 
 
@@ -144,10 +126,10 @@ def test_an_answer_does_not_depend_on_other_rows(task, served):
 def test_the_version_in_float32(task, exported, card):
     assert exported.name == "5"  # one directory has a version 4
     fallback = exported.parent.with_name(card["int8"]["fallback"]) / "5"
-    assert not _nodes(fallback, KERNEL)
+    assert not nodes(fallback, KERNEL)
     other = json.loads((fallback / "assets.extra" / "bertfam.json").read_text("utf-8"))
     assert (other["dtype"], other["kernels"], other["int8"]) == ("float32", [], None)
-    found = load(fallback).run("", {"text": _objects(TEXTS)})["scores"]
+    found = load(fallback).run("", {"text": objects(TEXTS)})["scores"]
     np.testing.assert_allclose(found, [x["scores"] for x in task.predict(TEXTS)], atol=1e-5)
 
 
@@ -204,7 +186,7 @@ def _answers(task, layers, texts):
 
 
 def _layers(task, texts=TEXTS):
-    return Int8Layers(task, task.answer, [{"text": _objects(texts)}])
+    return Int8Layers(task, task.answer, [{"text": objects(texts)}])
 
 
 @pytest.mark.extended
@@ -226,9 +208,9 @@ def test_a_task_without_layers_for_int8(task, monkeypatch):
 
 @pytest.mark.full
 def test_low_rank_updates_are_merged(smallest):
-    task = _perturbed(bf.TextClassifier.from_pretrained(smallest, pair=False))
+    task = perturbed(bf.TextClassifier.from_pretrained(smallest, pair=False), 0.3)
     add_lora(task, 2)
-    task = _perturbed(task)
+    task = perturbed(task, 0.3)
     layers = _layers(task)
     assert "layer_0/attention/query" in layers.in_int8
     expected, found = _answers(task, layers, TEXTS)
@@ -240,7 +222,7 @@ def test_low_rank_updates_are_merged(smallest):
 def test_families_that_compute_padding(family):
     shape = dict(vocab_size=100, hidden_size=32, num_heads=2, intermediate_size=48, num_layers=1)
     known = {k: v for k, v in shape.items() if k in bf.build(family, "tiny").config.to_dict()}
-    task = _perturbed(bf.CausalLM(bf.build(family, "tiny", **known), WORDS, max_length=16), 0.1)
+    task = perturbed(bf.CausalLM(bf.build(family, "tiny", **known), WORDS, max_length=16))
     texts = ["w1 w2 w3", "w7 w9 w9 w50", "w4"]
     layers = _layers(task, texts)
     assert len(layers.in_int8) > 1
@@ -252,10 +234,10 @@ def test_families_that_compute_padding(family):
 @pytest.mark.full
 def test_inside_of_loops(tmp_path):
     shape = dict(vocab_size=100, hidden_size=32, num_heads=2, num_layers=1)
-    task = _perturbed(bf.CausalLM(bf.build("gpt2", "tiny", **shape), WORDS, max_length=16), 0.1)
+    task = perturbed(bf.CausalLM(bf.build("gpt2", "tiny", **shape), WORDS, max_length=16))
     texts = ["w1 w2 w3", "w7 w9 w9 w50", "w4"]
     path = task.export(tmp_path, dtype="int8", calibration=texts, max_new_tokens=3)
-    found = load(path).run("generate", {"text": _objects(texts)})["text"]
+    found = load(path).run("generate", {"text": objects(texts)})["text"]
     assert [text.decode() for text in found] == task.generate(texts, max_new_tokens=3)
 
 

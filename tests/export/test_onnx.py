@@ -12,9 +12,10 @@ import bertfam_tf as bf
 from bertfam_tf.cli import main
 from bertfam_tf.export import ExportError, export_onnx, onnx
 from bertfam_tf.models import unpadding
-from tests.export.test_every_task import LABELS, TEXTS, TOKENIZERS, perturb, small_backbone
+from tests.export.test_every_task import LABELS, TEXTS, TOKENIZERS, small_backbone
 from tests.export.test_tflite import _task
 from tests.selection import in_full
+from tests.support.exports import perturb
 
 INSTALLED = all(map(importlib.util.find_spec, ("tf2onnx", "onnxruntime")))
 needs_onnx = pytest.mark.skipif(not INSTALLED, reason="needs bertfam_tf[onnx]")

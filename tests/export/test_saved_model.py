@@ -18,6 +18,7 @@ from bertfam_tf.export import ExportError, endpoints, export_saved_model, saved_
 from bertfam_tf.export.runtime import Code, ServingError, load
 from bertfam_tf.sources import sha256
 from bertfam_tf.text import load_tokenizer
+from tests.support.exports import objects
 
 TEXTS = [
     "The film was very good!",
@@ -49,12 +50,8 @@ def served(base):
     return load(base / "1")
 
 
-def _objects(texts):
-    return np.array([t if isinstance(t, bytes) else t.encode() for t in texts], object)
-
-
 def _answers(servable, **inputs):
-    return servable.run("", {name: _objects(texts) for name, texts in inputs.items()})
+    return servable.run("", {name: objects(texts) for name, texts in inputs.items()})
 
 
 # Files ------------------------------------------------------------------------------

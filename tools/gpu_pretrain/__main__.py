@@ -7,7 +7,7 @@
 `pack` reads text and writes the examples' token ids, BLiMP's sentences and the recipe's settings.
 `train` needs JAX, Keras and this package; it writes the curve and the weights as bfloat16.
 `assemble` saves a task with these weights and the tokenizer, which `bertfam_tf.load` reads.
-`python -m tools.gpu_pretrain.probe pack.xz 384x12x256` times steps (width, depth, batch size).
+`train --steps 100 --set model.overrides.num_layers=12` times steps of another size.
 Where `masking.max_predictions` is set, masks are those of `bertfam pretrain`, number by number;
 examples are shuffled over the whole text.
 """

@@ -5,15 +5,11 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from bertfam_tf.text.kernels import unicode_tables as tables
 from bertfam_tf.text.kernels.charsmap import Rules
-from bertfam_tf.text.kernels.graph import (
-    row_of_repeats,
-    unlikely,
-)
+from bertfam_tf.text.kernels.graph import row_of_repeats, unlikely
 from bertfam_tf.text.kernels.normalization import Characters, Lookup
 from bertfam_tf.text.kernels.normalization_forms import running_maximum
-from bertfam_tf.text.kernels.unicode import CODEPOINTS, HANGUL, members
+from bertfam_tf.text.kernels.unicode import CODEPOINTS, HANGUL, members, tables
 
 # Hangul.
 _LEADING = ((0x1100, 0x1160), (0xA960, 0xA97D))
@@ -52,7 +48,7 @@ class Graphemes(tf.Module):
         bits = {name: 1 << index for index, name in enumerate((*names, "L", "V", "T", "LV", "LVT"))}
         kinds = np.zeros(CODEPOINTS, np.int32)
         for name in names:
-            kinds[members(getattr(tables, name))] |= bits[name]
+            kinds[members(tables("tokenizers")[name])] |= bits[name]
         for name, spans in (("L", _LEADING), ("V", _VOWEL), ("T", _TRAILING)):
             for start, end in spans:
                 kinds[start:end] |= bits[name]

@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text as tf_text
 
-from bertfam_tf.text.kernels import moses_tables, unicode
+from bertfam_tf.text.kernels import unicode
 from bertfam_tf.text.kernels.character_map import CharacterMap
 from bertfam_tf.text.kernels.graph import flags, row_of_each, text_begins
 
@@ -228,7 +228,7 @@ def _splitting_rules(
     language: str, lower_case: bool, prefixes: Sequence[str]
 ) -> tuple[tuple[str, str], ...]:
     """Returns ``(pattern, rewrite)`` that separate words, in order."""
-    number, alpha = _set(moses_tables.NUMBER), _set(moses_tables.ALPHA)
+    number, alpha = _set("NUMBER"), _set("ALPHA")
     if language == "en":
         apostrophes = [
             (f"([^{alpha}])'([^{alpha}])", r"\1 ' \2"),
@@ -247,7 +247,7 @@ def _splitting_rules(
     else:
         apostrophes = [("'", " ' ")]
     return (
-        (rf"[^{_set(moses_tables.ALNUM)} .',\-]", r" \0 "),
+        (rf"[^{_set('ALNUM')} .',\-]", r" \0 "),
         (r"\.\.", DOT * 2),
         (rf"{DOT}\.", DOT * 2),
         (f"{DOT}+", r" \0 "),
@@ -272,7 +272,7 @@ def _full_stop_rules(
     rules = [
         (r"([^ ])\.( |$)", rf"\1{_LAST_DOT}\2"),
         (f"(^| )({inner}){_LAST_DOT}", r"\1\2."),
-        (f"{_LAST_DOT} ([{_set(moses_tables.LOWER)}])", r". \1"),
+        (f"{_LAST_DOT} ([{_set('LOWER')}])", r". \1"),
     ]
     if always:
         rules.append((f"(^| )({always}){_LAST_DOT}", r"\1\2."))
@@ -281,9 +281,10 @@ def _full_stop_rules(
     return [*rules, (_LAST_DOT, " .")]
 
 
-def _set(table: str) -> str:
-    """Returns a table of ``moses_tables`` as the content of a regular expression's ``[…]``."""
-    edges = np.flatnonzero(np.diff(np.r_[0, unicode.members(table).astype(int), 0]))
+def _set(name: str) -> str:
+    """Returns one of Moses' classes as the content of a regular expression's ``[…]``."""
+    members = unicode.members(unicode.tables("moses")[name])
+    edges = np.flatnonzero(np.diff(np.r_[0, members.astype(int), 0]))
     return "".join(rf"\x{{{start:X}}}-\x{{{end - 1:X}}}" for start, end in edges.reshape(-1, 2))
 
 

@@ -9,13 +9,9 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from bertfam_tf.text.kernels import unicode_tables as tables
-from bertfam_tf.text.kernels.graph import (
-    repeated,
-    unlikely,
-)
+from bertfam_tf.text.kernels.graph import repeated, unlikely
 from bertfam_tf.text.kernels.normalization import Characters, Lookup, Replaced
-from bertfam_tf.text.kernels.unicode import CODEPOINTS, HANGUL, classes, members
+from bertfam_tf.text.kernels.unicode import CODEPOINTS, HANGUL, classes, members, tables
 
 Form: TypeAlias = Literal["NFC", "NFD", "NFKC", "NFKD"]
 
@@ -26,7 +22,7 @@ def decompositions(compatible: bool) -> dict[int, str]:
     form: Form = "NFKD" if compatible else "NFD"
     decomposed = classes().decomposed
     if compatible:
-        decomposed = decomposed | members(tables.COMPATIBLE)
+        decomposed = decomposed | members(tables("tokenizers")["COMPATIBLE"])
     known = np.flatnonzero(decomposed).tolist()
     return {code: unicodedata.normalize(form, chr(code)) for code in known}
 
@@ -34,14 +30,14 @@ def decompositions(compatible: bool) -> dict[int, str]:
 @functools.cache
 def accents() -> dict[int, str]:
     """Returns the characters that StripAccents removes."""
-    return dict.fromkeys(np.flatnonzero(members(tables.ACCENT)).tolist(), "")
+    return dict.fromkeys(np.flatnonzero(members(tables("tokenizers")["ACCENT"])).tolist(), "")
 
 
 @functools.cache
 def _combining() -> np.ndarray:
     """Returns the canonical combining class of each character, int [0x110000]."""
     result = np.zeros(CODEPOINTS, np.int32)
-    for code in np.flatnonzero(members(tables.ORDERED)).tolist():
+    for code in np.flatnonzero(members(tables("tokenizers")["ORDERED"])).tolist():
         result[code] = unicodedata.combining(chr(code))
     return result
 
@@ -196,4 +192,4 @@ def _affected(form: Form) -> np.ndarray:
 
 @functools.cache
 def _compatible() -> set[int]:
-    return set(np.flatnonzero(members(tables.COMPATIBLE)).tolist())
+    return set(np.flatnonzero(members(tables("tokenizers")["COMPATIBLE"])).tolist())

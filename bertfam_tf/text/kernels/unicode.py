@@ -1,21 +1,20 @@
 """Classes of characters, and the rules of BERT's normalizer.
 
 They equal the ``tokenizers`` library's and do not depend on the Unicode version of the running
-Python: the classes are in the committed ``unicode_tables``, and ``unicodedata`` is only used for
-the decompositions of characters listed there, which Unicode guarantees never to change.
+Python: the classes are in ``unicode_tables.json``, and ``unicodedata`` is only used for the
+decompositions of characters listed there, which Unicode guarantees never to change.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import unicodedata
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import numpy as np
-
-from bertfam_tf.text.kernels import unicode_tables as tables
-from bertfam_tf.text.kernels import unicode_tables_python as python_tables
 
 CODEPOINTS = 0x110000
 CHINESE = (
@@ -38,8 +37,19 @@ def mask_of(codepoints: Iterable[int]) -> np.ndarray:
     return mask
 
 
+@functools.cache
+def tables(source: str) -> dict[str, str]:
+    """Returns the tables of a source, which ``tools/make_unicode_tables.py`` writes.
+
+    Args:
+        source: ``tokenizers``; ``python``, whose other classes are the same; or ``moses``.
+    """
+    file = Path(__file__).with_name("unicode_tables.json")
+    return json.loads(file.read_text("utf-8"))[source]
+
+
 def members(text: str) -> np.ndarray:
-    """Returns bool [0x110000] from a table of pairs (gap since the last range, length)."""
+    """Returns bool [0x110000] from pairs (gap since the last range, length) in base 36."""
     numbers = [int(word, 36) for word in text.split()]
     mask, position = np.zeros(CODEPOINTS, bool), 0
     for gap, length in zip(numbers[::2], numbers[1::2], strict=True):
@@ -77,18 +87,19 @@ def classes() -> Classes:
     chinese = np.zeros(CODEPOINTS, bool)
     for start, end in CHINESE:
         chinese[start:end] = True
-    decomposed = members(tables.DECOMPOSED)
+    table = tables("tokenizers")
+    decomposed = members(table["DECOMPOSED"])
     decomposed[HANGUL.start : HANGUL.stop] = True
-    removed = members(tables.REMOVED)
+    removed = members(table["REMOVED"])
     removed[[0, 0xFFFD]] = True
     return Classes(
         removed=removed,
-        space=members(tables.SPACE),
-        punctuation=members(tables.PUNCTUATION),
-        mark=members(tables.MARK),
+        space=members(table["SPACE"]),
+        punctuation=members(table["PUNCTUATION"]),
+        mark=members(table["MARK"]),
         decomposed=decomposed,
         chinese=chinese,
-        lower=_lower_map(tables.LOWER),
+        lower=_lower_map(table["LOWER"]),
     )
 
 
@@ -98,14 +109,15 @@ def python_classes() -> Classes:
     known = classes()
     chinese = known.chinese.copy()
     chinese[0x2B820:0x2CEB0] = True
-    removed = members(python_tables.REMOVED)
+    table = tables("python")
+    removed = members(table["REMOVED"])
     removed[[0, 0xFFFD]] = True
     return dataclasses.replace(
         known,
         removed=removed,
-        punctuation=members(python_tables.PUNCTUATION),
-        mark=members(python_tables.MARK),
-        decomposed=known.decomposed | members(python_tables.DECOMPOSED),
+        punctuation=members(table["PUNCTUATION"]),
+        mark=members(table["MARK"]),
+        decomposed=known.decomposed | members(table["DECOMPOSED"]),
         chinese=chinese,
     )
 
@@ -113,7 +125,9 @@ def python_classes() -> Classes:
 def byte_level_classes() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns the letters, the numbers, and the white space other than " ", bool [0x110000] each,
     in the regular expression that byte-level BPE splits words with."""
-    return members(tables.BYTE_LETTER), members(tables.BYTE_NUMBER), members(tables.BYTE_SPACE)
+    table = tables("tokenizers")
+    letters, numbers = members(table["BYTE_LETTER"]), members(table["BYTE_NUMBER"])
+    return letters, numbers, members(table["BYTE_SPACE"])
 
 
 @dataclasses.dataclass(frozen=True)
