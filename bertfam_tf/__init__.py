@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         quantize_embeddings as quantize_embeddings,
         save_pretrained as save_pretrained,
         to_keras_hub as to_keras_hub,
+        to_model_garden as to_model_garden,
     )
     from bertfam_tf.text import (
         TextPreprocessor as TextPreprocessor,
@@ -71,6 +72,7 @@ _HOME = {
     "save_pretrained": "tasks",
     "quantize_embeddings": "tasks",
     "to_keras_hub": "tasks",
+    "to_model_garden": "tasks",
     "export_onnx": "export",
     "export_saved_model": "export",
     "export_tflite": "export",

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from bertfam_tf import parsing, registry
+from bertfam_tf import model_garden, parsing, registry
 
 
 class CheckpointError(ValueError):
@@ -122,17 +122,28 @@ def is_name(path: str | Path) -> bool:
 
 @contextmanager
 def opened(source: Any) -> Iterator[str | Path]:
-    """Yields a path for ``resolve``: the source itself, or the preset of a live model of KerasHub.
+    """Yields a path for ``resolve``: the source itself, or the files of a live model.
 
     Args:
         source: a path, a package, a hub id, a name or handle of a KerasHub preset, or a model,
-            tokenizer or task of KerasHub, whose preset is written into a temporary directory.
+            tokenizer or task of KerasHub or an encoder of TF Model Garden, whose preset or
+            checkpoint is written into a temporary directory.
+
+    Raises:
+        CheckpointError: for a model of Model Garden that is no encoder of a known family.
     """
-    if not hasattr(source, "save_to_preset"):
+    garden = model_garden.is_model(source)
+    if not garden and not hasattr(source, "save_to_preset"):
         yield source
         return
     with TemporaryDirectory() as folder:
-        source.save_to_preset(folder)
+        if garden:
+            try:
+                model_garden.write(source, Path(folder))
+            except ValueError as error:
+                raise CheckpointError(str(error)) from error
+        else:
+            source.save_to_preset(folder)
         yield Path(folder)
 
 

@@ -23,6 +23,7 @@ LAYERS = [
     {"lazy", "user_warnings", "keras_objects", "names", "files", "attention_html", "generation"},
     {"parsing", "validation"},
     {"registry"},
+    {"model_garden"},
     {"sources"},
     {"layers"},
     {"models", "data", "metrics"},

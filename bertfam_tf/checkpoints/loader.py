@@ -196,6 +196,10 @@ class Checkpoint:
         chosen = {p: n for p, n in table.items() if p.startswith(starts) == bool(head)}
         return self.family.expand(chosen, self.config)
 
+    def stored_name(self, name: str) -> str:
+        """Returns a tensor's name in its file, by its name in the family's table."""
+        return self._tensors.stored_name(name)
+
     def _names(self, head: str) -> set[str]:
         """Returns the tensor names of a head."""
         return {source.partition("|")[0] for source in self.variable_sources(head).values()}
@@ -275,7 +279,7 @@ def load_backbone(
 
     Args:
         path: a directory, ``package:NAME``, a hub id, the name or handle of a KerasHub preset; or a
-            model of KerasHub.
+            model of KerasHub or an encoder of TF Model Garden.
         family: the family to read it as, if its config does not name one or several families have
             the same config: ``load_backbone(path, "spanbert")``. None for the one in the config.
         dtype: the dtype policy, such as ``"mixed_bfloat16"``; None for Keras' global one.

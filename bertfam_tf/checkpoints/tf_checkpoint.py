@@ -15,7 +15,7 @@ import tensorflow as tf
 from google.protobuf import text_format
 from tensorflow.python.training import checkpoint_state_pb2
 
-from bertfam_tf import parsing, registry
+from bertfam_tf import model_garden, parsing, registry
 from bertfam_tf.checkpoints import bundle_index, huggingface
 from bertfam_tf.checkpoints.source import Format, Source, requested_family
 from bertfam_tf.checkpoints.tensors import Stored, Tensors, type_name
@@ -27,7 +27,7 @@ from bertfam_tf.sources import CheckpointError
 # The names of trained weights in published archives, which may contain several checkpoints.
 _PREFERRED = ("bert_model.ckpt", "model.ckpt-best")
 
-_TF1, _GARDEN = "tf1", "model_garden"
+_TF1, _GARDEN = "tf1", model_garden.FORMAT
 # Optimizer state.
 _TF1_IGNORED: tuple[str, ...] = (
     r"(.*/)?(global_step|beta[12]_power|adam_[mv]|Adam(_1)?|LAMB(_1)?)",
@@ -60,7 +60,7 @@ _LM_BIAS = "masked_lm/output_bias.Sbias"
 _OWN_POOLER = re.compile(
     r"(?:.*/)?(?:[\w-]+\.\.pooler_dense|(?:layer_with_weights-1|classifier)/dense)/(kernel|bias)"
 )
-_PARAMS = "params.yaml"
+_PARAMS = model_garden.PARAMS
 # Keys of params.yaml that change the computation -> the only value that is supported.
 _PARAMS_REQUIRED = {"norm_first": False, "output_range": None}
 # Model Garden's pretraining models share the token embedding under this name.
@@ -167,6 +167,8 @@ def _read_params(
     for name in ("activation", "lm_activation"):
         if fields.get(name) == "gelu":
             fields[name] = record.formats[format].gelu
+        elif fields.get(name) == model_garden.EXACT_GELU:
+            fields[name] = "gelu"
     return record, huggingface.config_from(record, fields, file)
 
 

@@ -6,6 +6,7 @@ from bertfam_tf.tasks.few_shot_classifier import FewShotClassifier
 from bertfam_tf.tasks.keras_hub import to_keras_hub
 from bertfam_tf.tasks.loading import load, load_checkpoint
 from bertfam_tf.tasks.masked_lm import MaskedLM
+from bertfam_tf.tasks.model_garden import to_model_garden
 from bertfam_tf.tasks.multi_label import MultiLabelClassifier
 from bertfam_tf.tasks.multi_task import MultiTask
 from bertfam_tf.tasks.multiple_choice import MultipleChoice
@@ -47,5 +48,6 @@ __all__ = [
     "task_class",
     "task_classes",
     "to_keras_hub",
+    "to_model_garden",
     "trainable_tasks",
 ]

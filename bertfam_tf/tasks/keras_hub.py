@@ -61,7 +61,9 @@ def to_keras_hub(model: Backbone | Task) -> Any:
     with TemporaryDirectory() as folder:
         theirs.save_to_preset(folder)
         checkpoint = Checkpoint(folder, record.name)
-        _check_config(backbone, checkpoint.config, names, with_head=task is not None)
+        check_config(
+            backbone, checkpoint.config, f"KerasHub's {names.kinds[0]}", with_head=task is not None
+        )
         files = {"": Path(folder) / keras_hub.WEIGHTS, "task/": Path(folder) / TASK_WEIGHTS}
         weights = dict(checkpoint.variable_sources(""))
         variables = {variable.path: variable for variable in backbone.weights}
@@ -136,20 +138,25 @@ def _tokenizer(tokenizer: Tokenizer, record: Family, names: FormatNames) -> Any:
     return made
 
 
-def _check_config(ours: Backbone, theirs: Any, names: FormatNames, with_head: bool) -> None:
-    """Raises UnrepresentableError if KerasHub's model computes something else."""
+def check_config(ours: Backbone, theirs: Any, what: str, with_head: bool = False) -> None:
+    """Raises UnrepresentableError if another library's model computes something else.
+
+    Args:
+        ours: the backbone.
+        theirs: the config of the other model, read as one of the same family.
+        what: the other model, for the message.
+        with_head: whether fields of heads matter.
+    """
     mine, other = ours.config.to_dict(), theirs.to_dict()
     different = [
-        f"{key} = {mine[key]!r} (KerasHub's is {other[key]!r})"
+        f"{key} = {mine[key]!r} (only {other[key]!r})"
         for key in mine
         if mine[key] != other[key]
         and not key.endswith(_NOT_COMPUTED)
         and (with_head or not key.startswith(_HEAD_FIELDS))
     ]
     if different:
-        raise UnrepresentableError(
-            f"KerasHub's {names.kinds[0]} cannot have {', '.join(different)}."
-        )
+        raise UnrepresentableError(f"{what} cannot have {', '.join(different)}.")
 
 
 def _write_weights(

@@ -16,6 +16,7 @@ PAGE = world.ROOT / "docs" / "coming-from.md"
 NEEDED = {
     "Keras": "keras",
     "`TFBert…` of transformers": "transformers",
+    "TF Model Garden": "official",
     "KerasHub": "keras_hub",
     "sentence-transformers": "sentence_transformers",
     "SetFit": "sklearn",
