@@ -404,11 +404,6 @@ def run(
     return outcome
 
 
-def unbroken(family: str) -> Outcome:
-    """Runs the default golden without a mutation, which must pass."""
-    return run_test(goldens(family)[0])
-
-
 # Report ---------------------------------------------------------------------------------------
 
 
@@ -455,7 +450,7 @@ def main(arguments: list[str]) -> int:
     outcomes: dict[str, dict[str, Outcome]] = {}
     clean: dict[str, Outcome] = {}
     for family in names:
-        clean[family] = unbroken(family)
+        clean[family] = run_test(goldens(family)[0])  # without a mutation, which must pass
         bar.add(1)
         outcomes[family] = {}
         for name, mutation in MUTATIONS.items():
