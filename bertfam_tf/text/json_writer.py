@@ -16,13 +16,7 @@ import numpy as np
 from sentencepiece import sentencepiece_model_pb2 as model_pb
 
 from bertfam_tf.text.kernels.charsmap import assigned
-from bertfam_tf.text.kernels.unicode import (
-    CODEPOINTS,
-    SPACES,
-    classes,
-    mask_of,
-    python_classes,
-)
+from bertfam_tf.text.kernels.unicode import CODEPOINTS, SPACES, classes, mask_of, python_classes
 from bertfam_tf.text.special_tokens import ROLES
 from bertfam_tf.text.tokenizer_json_tokens import added_section
 from bertfam_tf.text.tokenizers.base import Tokenizer
