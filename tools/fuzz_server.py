@@ -3,12 +3,11 @@
     python -m tools.fuzz_server --cases 20000 --seed 0
 
 The server is a process of its own over a small model and over exports with each tokenizer
-(`tests.support.fuzz_exports`), which have to answer what fits their signatures with the right rows
-and to refuse all else. Every answer has to be of the contract: no
-status of 5xx but 501 and 504 (what JSON or Serving cannot do, and time that ran out), a body that
-is JSON, a connection that is not dropped. In between and at the end good requests must get the
-right answers. What breaks that is printed with its case, which `--seed` and `--only` repeat. Exit
-status: 1 if there was any.
+(`tests.support.fuzz_exports`), which have to answer requests that fit their signatures with the
+right rows and to refuse all others. Every answer has to obey the contract: no status 5xx but 501
+(not possible in JSON or Serving) and 504 (deadline), a body of JSON, no dropped connection. In
+between and at the end, good requests must get the right answers. Violations are printed with their
+case, which `--seed` and `--only` repeat; the exit status is then 1.
 """
 
 import argparse
@@ -152,7 +151,7 @@ def _call(case: Case, server: Server) -> tuple[str, bytes]:
 
 
 def fault(case: Case, status: str, body: bytes) -> str:
-    """What is wrong with an answer; empty if nothing is."""
+    """Returns the fault of an answer; empty if there is none."""
     if case.grpc:
         # grpc's own: a message that is no proto is INTERNAL, an unknown method UNIMPLEMENTED.
         text = body.decode("utf-8", "replace")
@@ -178,7 +177,7 @@ def _is_json(body: bytes) -> bool:
 
 
 def check_good(server: Server) -> str:
-    """What is wrong with the answer to a good request; empty if nothing."""
+    """Returns the fault of the answer to a good request; empty if there is none."""
     good = Case("good", "POST", "/v1/models/m:predict", GOOD)
     status, body = send(good, server)
     if status != "200" or json.loads(body) != GOOD_ANSWER:
@@ -195,7 +194,7 @@ class Report(NamedTuple):
 
     Fields:
         counts: answers by kind of case and status.
-        faults: what was wrong, with the number of its case.
+        faults: descriptions, with the number of the case.
         fitting: of requests to exports, how many rows were compared, and how many requests had to
             be refused.
     """

@@ -5,7 +5,7 @@
 Half of the points are times, spread over the duration of the command, and half are calls that
 change files, spread over all such calls in its directory. At each point the process gets a SIGKILL.
 Then the target must be either unchanged or complete, and the same command is run again to its end:
-the results must equal those of an uninterrupted run, and nothing else may remain in the directory
+the results must equal an uninterrupted run's, and nothing else may remain in the directory
 or in the system's temporary directory.
 
 A command of several workers runs in processes of their own, as of several machines. One of them, or

@@ -136,7 +136,7 @@ def write(directory: Path, options: dict[str, dict], seed: int = 0) -> None:
 
 
 def gradients(elmo: Any, options: dict[str, dict]) -> dict[str, np.ndarray]:
-    """Of every dataset by name, of its shape but without a first axis of 1."""
+    """The gradient of every dataset by name, in its shape but without a first axis of 1."""
     bilm = elmo._elmo_lstm
     words, lstm = bilm._token_embedder, bilm._elmo_lstm
     found = {"char_embed": words._char_embedding_weights.grad}
@@ -181,7 +181,7 @@ def run(
         directory: the checkpoint.
         sentences: words.
         scalars, gamma: of the mix; None for zeros.
-        dtype: of what is returned.
+        dtype: the dtype of the returned arrays.
     """
     make, add_boundaries, mapper = reference()
     options = json.loads((directory / "options.json").read_text("utf-8"))

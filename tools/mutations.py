@@ -3,7 +3,7 @@
     python -m tools.mutations [FAMILY …] [--selection test]
 
 One mistake at a time is made in memory, and the family's golden tests are run as in pytest,
-starting with those of `make test`. One of them must fail because of the size of a difference;
+starting with the ones in `make test`. One of them must fail because of the size of a difference;
 errors when loading and wrong shapes do not count. ``--selection test`` skips tests that only `make
 test-all` runs. For all families and tests, the result is written to tools/results/mutations.md. The
 exit status is 1 if a mistake is not caught.

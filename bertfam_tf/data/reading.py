@@ -52,7 +52,7 @@ def format_of(file: str | Path, default: str = "tsv") -> str:
 
 
 def is_published(file: str | Path) -> bool:
-    """Returns whether a name is that of a split of tensorflow-datasets, ``tfds:NAME/SPLIT``."""
+    """Returns whether a name names a split of tensorflow-datasets, ``tfds:NAME/SPLIT``."""
     return str(file).startswith(TFDS)
 
 

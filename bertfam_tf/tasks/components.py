@@ -33,7 +33,7 @@ class Signature(NamedTuple):
         repeatable: whether equal inputs get equal answers.
         of_texts: converts the task's texts, name to array of bytes (rows, …), to ``inputs``, for
             sample requests; None if the inputs are the task's texts.
-        answer: the task's function whose answers are among those of ``function``; None if it is
+        answer: the task's function whose answers ``function`` returns among others; None if it is
             ``function`` itself.
     """
 

@@ -205,7 +205,7 @@ def _(tokenizer: UnigramTokenizer, options: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _unknown_to_rust(strip_accents: bool) -> np.ndarray:
-    """Returns bool [0x110000], what the Python class removes and the library's normalizer keeps."""
+    """Returns the characters that only the Python class removes, bool [0x110000]."""
     python, rust = python_classes(), classes()
     removed = python.removed & ~rust.removed & ~python.space
     return removed | (python.mark & ~rust.mark) if strip_accents else removed

@@ -80,7 +80,7 @@ KINDS: dict[str, Callable[[int], bytes]] = {
 
 
 class Cost(NamedTuple):
-    """What a call took.
+    """The cost of a call.
 
     Fields:
         seconds: process time.
@@ -119,7 +119,7 @@ class Costs(NamedTuple):
 
     @property
     def longest(self) -> Cost:
-        """What the longest text took."""
+        """The cost of the longest text."""
         return self.by_size[max(self.by_size)]
 
 
@@ -151,7 +151,7 @@ def exponent(costs: dict[int, Cost]) -> float:
 
 
 def by_kind(reader: Reader, sizes: Iterable[int], kinds: Iterable[str]) -> dict[str, Costs]:
-    """What a text of each kind and size, in bytes, costs.
+    """The cost of a text of each kind and size, in bytes.
 
     Args:
         reader: prepares a text.

@@ -1,4 +1,4 @@
-"""Measures the tokenizers' speed beside others', and their memory.
+"""Measures the tokenizers' speed, compared with other libraries, and their memory.
 
     python -m tools.bench.tokenizers                 # writes tools/results/tokenizer_speed.md
     python -m tools.bench.tokenizers memory          # writes tools/results/tokenizer_memory.md

@@ -8,7 +8,7 @@
 `train` needs JAX, Keras and this package; it writes the curve and the weights as bfloat16.
 `assemble` saves a task with these weights and the tokenizer, which `bertfam_tf.load` reads.
 `train --steps 100 --set model.overrides.num_layers=12` times steps of another size.
-Where `masking.max_predictions` is set, masks are those of `bertfam pretrain`, number by number;
+Where `masking.max_predictions` is set, masks equal `bertfam pretrain`'s, number by number;
 examples are shuffled over the whole text.
 """
 

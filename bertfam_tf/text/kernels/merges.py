@@ -136,7 +136,7 @@ def pieces_of_words(
     """Returns the pieces of words, ragged [words, (pieces)].
 
     Args:
-        values: a value for each word, then those of the merged words' pieces.
+        values: a value for each word, then for each piece of the merged words.
         size: int64, the number of words.
         where: int64 [n], the words that are merged.
         splits: int64 [merged + 1], the row splits of the merged words' pieces.

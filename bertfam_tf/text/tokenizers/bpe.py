@@ -51,7 +51,7 @@ _MAX_WORD_BYTES = 256
 class BPETokenizer(Tokenizer):
     """GPT's and XLM's tokenizer: converts text to piece ids and byte offsets in the graph.
 
-    Ids are those of the Python classes OpenAIGPTTokenizer (without spaCy and ftfy) and
+    Ids equal the Python classes OpenAIGPTTokenizer (without spaCy and ftfy) and
     XLMTokenizer of transformers 4.57 on Python 3.11, without the special tokens around them. Each
     character that the vocabulary lacks is one unknown piece. If text is lower-cased, special
     tokens are found in any case ("<UNK>" for "<unk>"), as in the Python classes. It is not
@@ -86,8 +86,8 @@ class BPETokenizer(Tokenizer):
             it only before a number; None for Moses' list for the language, which the package
             sacremoses provides. It is saved with the tokenizer.
         lower_case: whether to lower-case and remove accents.
-        fast: whether character classes and special tokens are those of the ``tokenizers`` library,
-            as in a ``tokenizer.json``, instead of those of the Python classes.
+        fast: whether character classes and special tokens follow the ``tokenizers`` library, as in
+            a ``tokenizer.json``, instead of the Python classes.
         special_tokens: the special tokens; ``unk_token`` must be in the vocabulary.
         layout: the positions of the special tokens.
 

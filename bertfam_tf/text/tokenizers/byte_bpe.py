@@ -68,8 +68,8 @@ def byte_characters() -> list[str]:
 class ByteBPETokenizer(Tokenizer):
     """GPT-2's and RoBERTa's tokenizer: converts text to piece ids and byte offsets in the graph.
 
-    Ids are those of Hugging Face's GPT2TokenizerFast and RobertaTokenizerFast without the special
-    tokens around them. Lossless: ``detokenize(tokenize(text))`` is the text if it is valid UTF-8.
+    Ids equal Hugging Face's GPT2TokenizerFast and RobertaTokenizerFast without the special tokens
+    around them. Lossless: ``detokenize(tokenize(text))`` is the text if it is valid UTF-8.
     It is not available in TFLite.
 
     A piece covers its own bytes, or the whole character if it is only a part of one, as in the
