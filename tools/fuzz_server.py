@@ -97,7 +97,7 @@ def server(*flags: str, exports: Sequence[str] = (), keep: Path | None = None) -
         keep: a directory in which models are written, or found from an earlier time.
     """
     with contextlib.ExitStack() as stack:
-        folder = Path(keep or stack.enter_context(tempfile.TemporaryDirectory()))
+        folder = Path(keep or stack.enter_context(tempfile.TemporaryDirectory())).resolve()
         if not (folder / "m").exists():
             write_model(folder / "m")
         for name in tqdm(exports, desc="exports", disable=not exports):

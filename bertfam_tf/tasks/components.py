@@ -45,6 +45,16 @@ class Signature(NamedTuple):
     answer: Callable[[Tensors], Tensors] | None = None
 
 
+def label_vector(labels: Any, of: str = "text") -> np.ndarray:
+    """Returns labels as an array (examples,); raises ValueError unless there is one for each."""
+    if labels is None:
+        raise ValueError(NO_LABELS)
+    values = np.asarray(labels)
+    if values.ndim != 1:
+        raise ValueError(f"labels must be a vector, one for each {of}, got shape {values.shape}.")
+    return values
+
+
 class Targets:
     """Converts labels to targets of the loss. This base class returns labels unchanged.
 
