@@ -30,8 +30,8 @@ def subjects(directory: Path, all_kinds: bool = True) -> dict[str, list[str]]:
     for family in sorted(path.name for path in goldens.iterdir() if path.is_dir()):
         if all_kinds or family == "bert":
             add(f"hf_{family}", goldens / family / "default", "backbone")
-    for directory in (ROOT / "tests" / "support" / "tokenizers").iterdir():
-        add(directory.name, directory, "tokenizer")
+    for folder in (ROOT / "tests" / "support" / "tokenizers").iterdir():
+        add(folder.name, folder, "tokenizer")
     recipe = add("recipe", None, "recipe")
     shutil.copy(ROOT / "configs" / "bert" / "sst2.yaml", recipe / "recipe.yaml")
     fixtures = ROOT / "tests" / "fixtures"
