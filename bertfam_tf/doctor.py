@@ -1,4 +1,4 @@
-"""What this installation has: versions, devices, and what is missing for which feature."""
+"""Describes this installation: versions, devices, and packages that features lack."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Extra(NamedTuple):
     """A feature that needs more packages.
 
     Fields:
-        feature: what it is for.
+        feature: the feature that needs it.
         modules: names that are imported.
         extra: of ``pip install 'bertfam_tf[…]'``; None for a package of its own.
         package: of ``pip install``, if ``extra`` is None.
@@ -49,8 +49,8 @@ class Finding(NamedTuple):
     """One line of ``check``.
 
     Fields:
-        name: what was looked at.
-        found: what is there.
+        name: the checked item.
+        found: its version or state.
         problem: what to do if it is not right; None if it is.
     """
 

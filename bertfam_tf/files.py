@@ -328,7 +328,7 @@ def remove_all_leftovers(directory: Path, pattern: str = "*") -> None:
 
 
 def _content(output: Path, *, strict: bool = False) -> str | None:
-    """Describes what is in the place of an output; None if it is missing or empty.
+    """Describes the contents at the place of an output; None if it is missing or empty.
 
     Args:
         output: a file or directory.

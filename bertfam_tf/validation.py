@@ -133,7 +133,7 @@ def one_of(name: str, value: Any, choices: Iterable[Any], why: str = "") -> None
     Args:
         name: the setting or argument, for the error.
         value: its value.
-        choices: what it may be.
+        choices: the accepted values.
         why: a reason that the error ends with, such as ``"; other optimizers have no such slot"``.
     """
     known = list(choices)
@@ -154,7 +154,7 @@ def in_range(
     below: float | None = None,
     integer: bool = False,
 ) -> None:
-    """Raises ``ValueError`` for what is not a finite number within bounds.
+    """Raises ``ValueError`` unless the value is a finite number within bounds.
 
     Args:
         name: the setting or argument, for the error.

@@ -41,7 +41,7 @@ def test_exported_answers_are_those_of_predict(minilm, real_data, tmp_path):
         variable.assign(rng.normal(0, 0.3, variable.shape))
     version = task.export(tmp_path / "export")
     run = subprocess.run(
-        [sys.executable, str(ROOT / "tools" / "run_saved_model.py"), str(version)],
+        [sys.executable, str(ROOT / "tests" / "support" / "run_saved_model.py"), str(version)],
         input=json.dumps({"text": texts}),
         capture_output=True,
         text=True,

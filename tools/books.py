@@ -52,9 +52,8 @@ def main() -> None:
         (directory / f"{name}.txt").write_text("\n".join(lines) + "\n", "utf-8")
         words = "\n".join(map(in_words, lines)) + "\n"
         (directory / f"{name}.words.txt").write_text(words, "utf-8")
-        print(
-            f"{name}: {len(chosen)} books, {len(lines):,} paragraphs, {len(words.split()):,} words"
-        )
+        size = f"{len(lines):,} paragraphs, {len(words.split()):,} words"
+        print(f"{name}: {len(chosen)} books, {size}")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     python -m tools.check_defaults
 
-What users get without a choice of their own is then never tested. Callables are found by their
+The behaviour that users get by default is then never tested. Callables are found by their
 names alone; ``**options`` is read where the test file has a dict of that name, and calls with other
 stars are not. A dict whose keys are fields of a section of a recipe, at least two, is a call of the
 section's class. So the list is one to look through: ``results/defaults.md`` has a verdict on each

@@ -1,6 +1,6 @@
-"""Families on JAX beside TensorFlow, steps on four devices beside one: python -m tools.check_jax
+"""Compares families on JAX with TensorFlow, and four devices with one: python -m tools.check_jax
 
-Outputs and gradients are those of perturbed weights, N(0, 0.3), in float64; steps train one layer
+Outputs and gradients are of perturbed weights, N(0, 0.3), in float64; steps train one layer
 in float32. TensorFlow writes its own to files, and a process without it, on JAX, compares. There,
 steps are also made with batches split over four devices (data parallel), and with weights split
 over four (model parallel). Arguments are names of families; without any, all are compared, and the

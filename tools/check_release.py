@@ -28,8 +28,8 @@ NEEDED = (
     "bertfam_tf/text/kernels/unicode_tables.json",
     "bertfam_tf/cli/main.py",
     "LICENSE",
+    *("bertfam_serve/py.typed", "bertfam_serve/__main__.py"),
 )
-NEEDED += ("bertfam_serve/py.typed", "bertfam_serve/__main__.py")
 SERVER = "serving/server/"  # where an sdist has it
 UNWANTED = ("tests", "tools", "configs", "docs", "serving")
 ALL = 3  # Pythons of a complete run
@@ -44,16 +44,8 @@ def build() -> list[Path]:
     shutil.rmtree(ROOT / "build" / "lib", ignore_errors=True)
     with tempfile.TemporaryDirectory() as folder:
         # The wheel is made from the unpacked sdist, so that this has all that it needs.
-        command = [
-            sys.executable,
-            "-m",
-            "build",
-            "--no-isolation",
-            "--outdir",
-            str(DIST),
-            str(ROOT),
-        ]
-        run(command, Path(folder))
+        build = ("build", "--no-isolation", "--outdir", str(DIST), str(ROOT))
+        run([sys.executable, "-m", *build], Path(folder))
     run([sys.executable, "-m", "twine", "check", "--strict", *map(str, DIST.iterdir())], ROOT)
     return [next(DIST.glob("*.whl")), next(DIST.glob("*.tar.gz"))]
 

@@ -5,7 +5,7 @@
 Half of the points are times, spread over the duration of the command, and half are calls that
 change files, spread over all such calls in its directory. At each point the process gets a SIGKILL.
 Then the target must be either unchanged or complete, and the same command is run again to its end:
-the results must equal those of an uninterrupted run, and nothing else may remain in the directory
+the results must equal an uninterrupted run's, and nothing else may remain in the directory
 or in the system's temporary directory.
 
 A command of several workers runs in processes of their own, as of several machines. One of them, or
@@ -42,6 +42,7 @@ import bertfam_tf.checkpoints
 import bertfam_tf.export
 import bertfam_tf.recipes
 from bertfam_tf import cli
+from tests.support.compare_tokenizers import markdown
 
 ROOT = Path(__file__).parent.parent
 CHECKPOINT = ROOT / "tests" / "goldens" / "bert" / "classifier"
@@ -70,42 +71,13 @@ class Verb(NamedTuple):
     workers: int = 1
 
 
-def _fit(inputs: Path, directory: Path) -> int:
-    return cli.main(["train", str(inputs / "recipe.yaml"), f"output={directory}/run"])
+def command(*arguments: str) -> Callable[[Path, Path], int]:
+    """A command line, in which ``{inputs}`` and ``{directory}`` are paths."""
 
+    def run(inputs: Path, directory: Path) -> int:
+        return cli.main([each.format(inputs=inputs, directory=directory) for each in arguments])
 
-def _fit_workers(inputs: Path, directory: Path) -> int:
-    # Shorter: most of the time goes into the traces of both workers.
-    short = ["train.epochs=2", "train.backup_steps=2", "train.patience=null", "data.dev=null"]
-    overrides = [f"output={directory}/run", "train.strategy=multi_worker", *short]
-    return cli.main(["train", str(inputs / "recipe.yaml"), *overrides])
-
-
-def _pretrain(inputs: Path, directory: Path) -> int:
-    return cli.main(["pretrain", str(inputs / "pretraining.yaml"), f"output={directory}/run"])
-
-
-def _pretrain_workers(inputs: Path, directory: Path) -> int:
-    overrides = [f"output={directory}/run", "train.strategy=multi_worker"]
-    return cli.main(["pretrain", str(inputs / "pretraining.yaml"), *overrides])
-
-
-def _predict(inputs: Path, directory: Path) -> int:
-    files = ["--input", str(inputs / "texts.txt"), "--output", str(directory / "answers.jsonl")]
-    return cli.main(["predict", str(inputs / "new"), *files])
-
-
-def _export(inputs: Path, directory: Path) -> int:
-    return cli.main(["export", str(inputs / "new"), str(directory / "model"), "--version", "2"])
-
-
-def _export_tflite(inputs: Path, directory: Path) -> int:
-    file = str(directory / "model.tflite")
-    return cli.main(["export", str(inputs / "new"), file, "--tflite", "--inputs", "ids"])
-
-
-def _convert(inputs: Path, directory: Path) -> int:
-    return cli.main(["convert", str(inputs / "checkpoint"), str(directory / "converted")])
+    return run
 
 
 def _save(inputs: Path, directory: Path) -> int:
@@ -113,15 +85,31 @@ def _save(inputs: Path, directory: Path) -> int:
     return 0
 
 
+_FIT = ("train", "{inputs}/recipe.yaml", "output={directory}/run")
+_PRETRAIN = ("pretrain", "{inputs}/pretraining.yaml", "output={directory}/run")
+_WORKERS = "train.strategy=multi_worker"
+# Shorter: most of the time goes into the traces of both workers.
+_SHORT = ("train.epochs=2", "train.backup_steps=2", "train.patience=null", "data.dev=null")
+_ANSWERS = ("--input", "{inputs}/texts.txt", "--output", "{directory}/answers.jsonl")
+_VERSION = ("{directory}/model", "--version", "2")
+_MOBILE = ("{directory}/model.tflite", "--tflite", "--inputs", "ids")
 VERBS = {
-    "fit": Verb(_fit, "run", resumes=True),
-    "fit, two workers": Verb(_fit_workers, "run", resumes=True, workers=2),
-    "pretrain": Verb(_pretrain, "run", resumes=True),
-    "pretrain, two workers": Verb(_pretrain_workers, "run", resumes=True, workers=2),
-    "predict": Verb(_predict, "answers.jsonl", resumes=True),
-    "export": Verb(_export, "model", before="exported", again=(0, 1)),
-    "export --tflite": Verb(_export_tflite, "model.tflite", before="old.tflite"),
-    "convert": Verb(_convert, "converted", again=(0, 1)),
+    "fit": Verb(command(*_FIT), "run", resumes=True),
+    "fit, two workers": Verb(command(*_FIT, _WORKERS, *_SHORT), "run", resumes=True, workers=2),
+    "pretrain": Verb(command(*_PRETRAIN), "run", resumes=True),
+    "pretrain, two workers": Verb(command(*_PRETRAIN, _WORKERS), "run", resumes=True, workers=2),
+    "predict": Verb(command("predict", "{inputs}/new", *_ANSWERS), "answers.jsonl", resumes=True),
+    "export": Verb(
+        command("export", "{inputs}/new", *_VERSION), "model", before="exported", again=(0, 1)
+    ),
+    "export --tflite": Verb(
+        command("export", "{inputs}/new", *_MOBILE), "model.tflite", before="old.tflite"
+    ),
+    "convert": Verb(
+        command("convert", "{inputs}/checkpoint", "{directory}/converted"),
+        "converted",
+        again=(0, 1),
+    ),
     "save": Verb(_save, "task"),
     "save over another": Verb(_save, "task", before="old"),
 }
@@ -516,9 +504,7 @@ def main() -> None:
         ]
     columns = ["verb", "seconds", "calls", "killed", "old", "part", "new", "with left-overs"]
     columns += ["all at once", "others that failed"]
-    table = [columns, ["---"] * len(columns)]
-    table += [[str(row.get(column, 0)) for column in columns] for row in rows]
-    text = "\n".join(f"| {' | '.join(cells)} |" for cells in table) + "\n"
+    text = markdown(columns, [[row.get(column, 0) for column in columns] for row in rows]) + "\n"
     print(text)
     if options.report:
         options.report.write_text(text, "utf-8")

@@ -87,15 +87,10 @@ def reference() -> tuple[Any, Any, Any]:
     stand_in("common.file_utils", cached_path=lambda path: path)
     unused = ("lazy_groups_of", "int_to_device", "is_distributed", "is_global_primary")
     stand_in("common.util", pad_sequence_to_length=None, **dict.fromkeys(unused))
-    for name, contents in (
-        ("instance", "Instance"),
-        ("vocabulary", "Vocabulary"),
-        ("batch", "Batch"),
-        ("fields", "TextField"),
-        ("tokenizers", "Token"),
-        ("tokenizers.token_class", "Token"),
-    ):
-        stand_in(f"data.{name}", **{contents: object})
+    classes = "instance.Instance vocabulary.Vocabulary batch.Batch fields.TextField"
+    for each in (*classes.split(), "tokenizers.Token", "tokenizers.token_class.Token"):
+        module, _, name = each.rpartition(".")
+        stand_in(f"data.{module}", **{name: object})
     stand_in("data.token_indexers.token_indexer", TokenIndexer=Registered, IndexedTokenList=dict)
     # Weights are read from the file.
     stand_in("nn.initializers", block_orthogonal=lambda *_: None)
@@ -141,7 +136,7 @@ def write(directory: Path, options: dict[str, dict], seed: int = 0) -> None:
 
 
 def gradients(elmo: Any, options: dict[str, dict]) -> dict[str, np.ndarray]:
-    """Of every dataset by name, of its shape but without a first axis of 1."""
+    """The gradient of every dataset by name, in its shape but without a first axis of 1."""
     bilm = elmo._elmo_lstm
     words, lstm = bilm._token_embedder, bilm._elmo_lstm
     found = {"char_embed": words._char_embedding_weights.grad}
@@ -186,7 +181,7 @@ def run(
         directory: the checkpoint.
         sentences: words.
         scalars, gamma: of the mix; None for zeros.
-        dtype: of what is returned.
+        dtype: the dtype of the returned arrays.
     """
     make, add_boundaries, mapper = reference()
     options = json.loads((directory / "options.json").read_text("utf-8"))
@@ -210,13 +205,8 @@ def run(
     for row, words in enumerate(sentences):
         for j, word in enumerate(words):
             ids[row, j] = torch.tensor(mapper.convert_word_to_char_ids(word))
-    begin, end = (
-        torch.tensor(characters) + 1
-        for characters in (
-            mapper.beginning_of_sentence_characters,
-            mapper.end_of_sentence_characters,
-        )
-    )
+    begin = torch.tensor(mapper.beginning_of_sentence_characters) + 1
+    end = torch.tensor(mapper.end_of_sentence_characters) + 1
     token_ids, mask = add_boundaries(ids, (ids > 0).any(-1), begin, end)
     seen: dict[str, Any] = {}
     forward = elmo._elmo_lstm.forward

@@ -29,12 +29,19 @@ LABELS = ["negative", "neutral", "positive"]
 TEXTS = ["The film was very good!", "a dull, unhappy story.", "", "acting was not great?"]
 
 
+def _saved(model: torch.nn.Module, directory: Path) -> Path:
+    """Writes a checkpoint in place of an earlier one, without settings of generation."""
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    reference.save(model, directory)
+    (directory / "generation_config.json").unlink(missing_ok=True)
+    return directory
+
+
 def _write_backbone(family: str, variant: str, settings: dict) -> None:
     settings = {**reference.SMALL[family], **settings}
     model = reference.build(family, **settings)
-    directory = GOLDENS / family / variant
-    shutil.rmtree(directory, ignore_errors=True)
-    reference.save(model, directory)
+    directory = _saved(model, GOLDENS / family / variant)
     for length in reference.LENGTHS:
         given = reference.inputs(model.config, length)
         expected = {name: value.astype("f4") for name, value in reference.run(model, given).items()}
@@ -44,9 +51,7 @@ def _write_backbone(family: str, variant: str, settings: dict) -> None:
 def _write_classifier(family: str) -> None:
     vocabulary = PIECES + [f"[unused{i}]" for i in range(64 - len(PIECES))]
     model = reference.build_classifier(family, LABELS, **reference.SMALL[family])
-    directory = GOLDENS / family / "classifier"
-    shutil.rmtree(directory, ignore_errors=True)
-    reference.save(model, directory)
+    directory = _saved(model, GOLDENS / family / "classifier")
     (directory / "vocab.txt").write_text("\n".join(vocabulary) + "\n", "utf-8")
     from transformers import BertTokenizer
 
@@ -60,10 +65,7 @@ def _write_classifier(family: str) -> None:
 
 def _write_head(family: str, head: str) -> None:
     model = reference.build_task(family, head)
-    directory = GOLDENS / family / "heads" / head
-    shutil.rmtree(directory, ignore_errors=True)
-    reference.save(model, directory)
-    (directory / "generation_config.json").unlink(missing_ok=True)
+    directory = _saved(model, GOLDENS / family / "heads" / head)
     given = reference.inputs(model.config, reference.LENGTHS[0], head=head)
     logits = reference.run_task(model, head, given)["logits"].astype("f4")
     np.savez_compressed(directory / "logits.npz", **given, logits=logits)
@@ -74,10 +76,7 @@ def _write_language_model(variant: str) -> None:
     family, head = "transformer_xl", "causal_lm"
     settings = {**reference.SMALL[family], **reference.VARIANTS[family][variant]}
     model = reference.build_task(family, head, **settings)
-    directory = GOLDENS / family / f"lm_{variant}"
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir()
-    reference.save(model, directory)
+    directory = _saved(model, GOLDENS / family / f"lm_{variant}")
     given = reference.inputs(model.config, reference.LENGTHS[0])
     expected = reference.run_task(model, head, given)
     expected = {name: value.astype("f4") for name, value in expected.items()}
@@ -86,10 +85,7 @@ def _write_language_model(variant: str) -> None:
 
 def _write_generation(family: str) -> None:
     model = reference.build_generator(family)
-    directory = GOLDENS / family / "generation"
-    shutil.rmtree(directory, ignore_errors=True)
-    reference.save(model, directory)
-    (directory / "generation_config.json").unlink(missing_ok=True)
+    directory = _saved(model, GOLDENS / family / "generation")
     given = reference.prompts(model.config)
     cases = reference.generation_cases(model, given)
     tokens = {f"tokens_{i}": reference.generate(model, given, case) for i, case in enumerate(cases)}

@@ -33,15 +33,11 @@ DIGITS = string.digits + string.ascii_lowercase
 
 
 def base36(number: int) -> str:
-    text = ""
+    text, number, sign = "", abs(number), "-" * (number < 0)
     while number or not text:
         number, digit = divmod(number, 36)
         text = DIGITS[digit] + text
-    return text
-
-
-def signed36(number: int) -> str:
-    return ("-" if number < 0 else "") + base36(abs(number))
+    return sign + text
 
 
 def ranges(codepoints: Iterable[int]) -> str:
@@ -73,7 +69,7 @@ def shifts(mapping: dict[int, int]) -> str:
         runs.append([source, 1, 1, delta])
     words, last = [], 0
     for start, count, step, delta in runs:
-        words += [base36(start - last), base36(count), base36(step), signed36(delta)]
+        words += [base36(start - last), base36(count), base36(step), base36(delta)]
         last = start
     return " ".join(words)
 

@@ -3,7 +3,7 @@
     python -m tools.mutations [FAMILY …] [--selection test]
 
 One mistake at a time is made in memory, and the family's golden tests are run as in pytest,
-starting with those of `make test`. One of them must fail because of the size of a difference;
+starting with the ones in `make test`. One of them must fail because of the size of a difference;
 errors when loading and wrong shapes do not count. ``--selection test`` skips tests that only `make
 test-all` runs. For all families and tests, the result is written to tools/results/mutations.md. The
 exit status is 1 if a mistake is not caught.
@@ -404,11 +404,6 @@ def run(
     return outcome
 
 
-def unbroken(family: str) -> Outcome:
-    """Runs the default golden without a mutation, which must pass."""
-    return run_test(goldens(family)[0])
-
-
 # Report ---------------------------------------------------------------------------------------
 
 
@@ -455,7 +450,7 @@ def main(arguments: list[str]) -> int:
     outcomes: dict[str, dict[str, Outcome]] = {}
     clean: dict[str, Outcome] = {}
     for family in names:
-        clean[family] = unbroken(family)
+        clean[family] = run_test(goldens(family)[0])  # without a mutation, which must pass
         bar.add(1)
         outcomes[family] = {}
         for name, mutation in MUTATIONS.items():

@@ -64,9 +64,8 @@ def launch(arguments: list[str]) -> int:
     from bertfam_serve.__main__ import add_flags, run
     from bertfam_tf.export.runtime.status import ServingError
 
-    translated = [
-        "--allow-reload-config"
-    ]  # TensorFlow Serving has no such flag: any client may do it
+    # TensorFlow Serving has no such flag: any client may do it.
+    translated = ["--allow-reload-config"]
     for argument in arguments:
         flag, equals, value = argument.partition("=")
         if flag == "--model_base_path":

@@ -52,10 +52,6 @@ class Score:
     prepare: Callable[[], None] | None = None
     to_percent: int = 100
 
-    @property
-    def tested(self) -> bool:
-        return any(name.startswith(_TEST) for name in self.metrics)
-
 
 def hold_out() -> None:
     """Splits TyDi QA's training questions into two files, the last tenth as the dev split."""
@@ -97,17 +93,18 @@ def run(name: str, side: str, seed: int) -> dict:
     output = RUNS / f"{name}_{seed}"
     given = [f"train.seed={seed}", f"output={output}", *score.overrides]
     recipe = f"configs/{score.recipe}.yaml"
+    on_test = any(metric.startswith(_TEST) for metric in score.metrics)
     if side == "ours":
         command = [sys.executable, "-m", "bertfam_tf.cli", "train", recipe, *given]
     else:
-        test = ("--split", "test") if score.tested else ()
+        test = ("--split", "test") if on_test else ()
         command = [sys.executable, "-m", "tests.support.finetune_reference", recipe, *given, *test]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     with (RUNS / f"{output.name}_{side}.log").open("ab") as log:
         done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=log, check=True)
     if side == "ours":
         found = json.loads((output / "metrics.json").read_text("utf-8"))
-        if score.tested:
+        if on_test:
             command = [sys.executable, "-m", "bertfam_tf.cli", "evaluate", str(output)]
             done = subprocess.run(
                 [*command, "--split", "test"], cwd=ROOT, stdout=subprocess.PIPE, check=True

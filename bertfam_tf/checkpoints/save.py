@@ -20,12 +20,7 @@ from bertfam_tf.checkpoints.loader import Checkpoint
 from bertfam_tf.checkpoints.safetensors import SINGLE
 from bertfam_tf.models.base import Backbone, plain_weights
 from bertfam_tf.names import join_names, unknown
-from bertfam_tf.sources import (
-    GENERATOR,
-    PRETRAINING_HEADS,
-    CheckpointError,
-    reject_external_links,
-)
+from bertfam_tf.sources import GENERATOR, PRETRAINING_HEADS, CheckpointError, reject_external_links
 
 
 def save_pretrained(

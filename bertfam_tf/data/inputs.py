@@ -190,7 +190,7 @@ def _from_batches(
     Args:
         batches: starts to read, in each epoch.
         fields, prepare: as for ``examples``.
-        first: the first batch; None to read it. Its shapes are those of all.
+        first: the first batch; None to read it. All batches have its shapes.
         ragged_labels: whether labels that are dicts may have other shapes in each batch.
     """
 

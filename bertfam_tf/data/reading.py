@@ -13,14 +13,7 @@ from bertfam_tf.data.conll import conll_rows
 from bertfam_tf.data.published import Published
 from bertfam_tf.data.questions import squad_rows
 from bertfam_tf.data.race import archive_of, race_rows
-from bertfam_tf.data.records import (
-    Column,
-    csv_rows,
-    first_bytes,
-    json_rows,
-    jsonl_rows,
-    tsv_rows,
-)
+from bertfam_tf.data.records import Column, csv_rows, first_bytes, json_rows, jsonl_rows, tsv_rows
 from bertfam_tf.data.rows import InvalidRow, Reader, Row, Rows
 from bertfam_tf.data.targets import Target
 from bertfam_tf.names import unknown
@@ -59,7 +52,7 @@ def format_of(file: str | Path, default: str = "tsv") -> str:
 
 
 def is_published(file: str | Path) -> bool:
-    """Returns whether a name is that of a split of tensorflow-datasets, ``tfds:NAME/SPLIT``."""
+    """Returns whether a name names a split of tensorflow-datasets, ``tfds:NAME/SPLIT``."""
     return str(file).startswith(TFDS)
 
 

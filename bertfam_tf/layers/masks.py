@@ -207,7 +207,7 @@ def causal_padding_mask(padding_mask, length, start=None):
 
 
 class DecoderMask(keras.layers.Layer):
-    """Position ids and masks for tokens among those of ``padding_mask``.
+    """Position ids and masks for tokens among the tokens of ``padding_mask``.
 
     A layer, because lengths are unknown until it is called.
 

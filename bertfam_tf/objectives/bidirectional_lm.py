@@ -12,13 +12,7 @@ from bertfam_tf import layers
 from bertfam_tf.models import Backbone
 from bertfam_tf.objectives.causal_lm import next_tokens
 from bertfam_tf.objectives.objective import Batch, SumAndCount
-from bertfam_tf.objectives.predictions import (
-    counted,
-    in_batch,
-    token_loss,
-    token_metrics,
-    vectors,
-)
+from bertfam_tf.objectives.predictions import counted, in_batch, token_loss, token_metrics, vectors
 
 
 def bidirectional_head(backbone: Backbone, vocab_size: int) -> keras.layers.Layer:

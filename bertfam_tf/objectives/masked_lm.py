@@ -9,13 +9,7 @@ from keras import ops
 
 from bertfam_tf.heads import Head
 from bertfam_tf.objectives.objective import Batch, SumAndCount
-from bertfam_tf.objectives.predictions import (
-    counted,
-    in_batch,
-    token_loss,
-    token_metrics,
-    vectors,
-)
+from bertfam_tf.objectives.predictions import counted, in_batch, token_loss, token_metrics, vectors
 
 
 class MaskedTokens:

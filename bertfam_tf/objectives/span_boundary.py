@@ -13,13 +13,7 @@ from bertfam_tf import layers
 from bertfam_tf.heads.head import TiedOutput
 from bertfam_tf.models import Backbone
 from bertfam_tf.objectives.objective import Batch, SumAndCount
-from bertfam_tf.objectives.predictions import (
-    counted,
-    in_batch,
-    token_loss,
-    token_metrics,
-    vectors,
-)
+from bertfam_tf.objectives.predictions import counted, in_batch, token_loss, token_metrics, vectors
 
 
 class Boundaries(NamedTuple):

@@ -73,10 +73,9 @@ def kind_of(values: dict[str, Any]) -> type:
 
 def load_run(file: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> Any:
     """Reads a ``Recipe``, ``MultiTaskRecipe`` or ``DistillRecipe``; see ``load_recipe``."""
-    values = parsing.read_yaml(Path(file)) if Path(file).is_file() else None
-    kinds = {"teacher": DistillRecipe, "tasks": MultiTaskRecipe}
-    matching = [kinds[key] for key in kinds if isinstance(values, dict) and key in values]
-    return load_recipe(file, overrides, matching[0] if matching else Recipe)
+    values = read_values(Path(file))
+    kind = kind_of(values)
+    return build_with(values, overrides, Path(file), Recipe if kind is PretrainRecipe else kind)
 
 
 def with_defaults(text: str, kind: type) -> str:
@@ -105,13 +104,18 @@ def expand(path: str) -> Path:
     return Path(expanded)
 
 
-def _override(values: dict[str, Any], override: str) -> None:
+def parse_override(override: str) -> tuple[str, Any]:
+    """Returns the key and the value, parsed as YAML, of ``key=value``, or raises ValueError."""
     key, equals, text = override.partition("=")
     if not equals or not key:
         raise ValueError(
             f"An override must be key=value, such as train.epochs=1, got {override!r}."
         )
-    value = parsing.parse_yaml(text, f"The value of {override!r}")
+    return key, parsing.parse_yaml(text, f"The value of {override!r}")
+
+
+def _override(values: dict[str, Any], override: str) -> None:
+    key, value = parse_override(override)
     try:
         set_value(values, key, value)
     except ValueError as error:

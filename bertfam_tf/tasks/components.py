@@ -33,7 +33,7 @@ class Signature(NamedTuple):
         repeatable: whether equal inputs get equal answers.
         of_texts: converts the task's texts, name to array of bytes (rows, …), to ``inputs``, for
             sample requests; None if the inputs are the task's texts.
-        answer: the task's function whose answers are among those of ``function``; None if it is
+        answer: the task's function whose answers ``function`` returns among others; None if it is
             ``function`` itself.
     """
 
@@ -43,6 +43,16 @@ class Signature(NamedTuple):
     repeatable: bool = True
     of_texts: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]] | None = None
     answer: Callable[[Tensors], Tensors] | None = None
+
+
+def label_vector(labels: Any, of: str = "text") -> np.ndarray:
+    """Returns labels as an array (examples,); raises ValueError unless there is one for each."""
+    if labels is None:
+        raise ValueError(NO_LABELS)
+    values = np.asarray(labels)
+    if values.ndim != 1:
+        raise ValueError(f"labels must be a vector, one for each {of}, got shape {values.shape}.")
+    return values
 
 
 class Targets:

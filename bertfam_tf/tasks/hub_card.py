@@ -60,7 +60,7 @@ def card(task: Task, name: str, info: CardInfo) -> str:
     Args:
         task: the task.
         name: the name of the model.
-        info: what the task does not know.
+        info: facts that the task does not know.
     """
     header = {key: value for key, value in _front_matter(task, name, info).items() if value}
     text = yaml.safe_dump(header, sort_keys=False, allow_unicode=True)

@@ -148,7 +148,7 @@ class MultiTask(TextLearner):
             optimizer: None for ``default_optimizer()``.
             loss: None, because each task has its own.
             metrics: for each task, as ``Task.compile`` takes them, for ``fit`` and ``evaluate``;
-                those of a task that is omitted are its default metrics.
+                a task that is omitted has its default metrics.
             **kwargs: of ``Learner.compile``.
 
         Raises:

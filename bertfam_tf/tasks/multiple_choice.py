@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Self, Unpack
 
 import keras
-import numpy as np
 import tensorflow as tf
 from keras import ops
 
@@ -19,7 +18,7 @@ from bertfam_tf.data.errors import MARK
 from bertfam_tf.data.inputs import TEXT, Fields, as_text
 from bertfam_tf.data.labels import index_of, not_listed
 from bertfam_tf.models import Backbone
-from bertfam_tf.tasks.components import NO_LABELS, Targets, TaskComponents, Tensors
+from bertfam_tf.tasks.components import Targets, TaskComponents, Tensors, label_vector
 from bertfam_tf.tasks.options import BackboneOverrides, PairArguments, PairOptions, option
 from bertfam_tf.tasks.preprocessing import MultiRow, rows_of
 from bertfam_tf.tasks.task import Task
@@ -216,13 +215,7 @@ class _ChoiceTargets(Targets):
         self.known = list(map(str, range(count))) + (letters if len(letters) == count else [])
 
     def check(self, y: Any) -> None:
-        if y is None:
-            raise ValueError(NO_LABELS)
-        values = np.asarray(y)
-        if values.ndim != 1:
-            raise ValueError(
-                f"labels must be a vector, one for each example, got shape {values.shape}."
-            )
+        values = label_vector(y, "example")
         given = [v.decode("utf-8", "replace") if isinstance(v, bytes) else str(v) for v in values]
         wrong = [v for v in given if v not in self.known]
         if wrong:

@@ -219,9 +219,9 @@ def tokenizer_and_language(
     Args:
         checkpoint: the checkpoint.
         backbone: loaded from it.
-        language: its code, such as ``"de"``, or its number; None for that of the tokenizer, or for
+        language: its code, such as ``"de"``, or its number; None for the tokenizer's, or for
             ``lang_id`` of a checkpoint whose tokenizer has none.
-        languages: ids by code; None for those of the checkpoint.
+        languages: ids by code; None for the checkpoint's.
 
     Raises:
         CheckpointError: as ``load_tokenizer`` raises it.

@@ -53,7 +53,7 @@ def publish(task: Task, directory: str | Path, info: CardInfo, name: str | None 
     Args:
         task: the task.
         directory: new or empty; it appears whole or not at all.
-        info: what the card says besides.
+        info: further facts for the card.
         name: of the model in the card; None for the directory's.
 
     Raises:

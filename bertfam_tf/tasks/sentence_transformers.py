@@ -204,7 +204,7 @@ class Modules(_Directory):
 
     @staticmethod
     def write(task: Any, directory: Path) -> None:
-        """Writes the files, beside those of the transformer."""
+        """Writes the files next to the transformer's."""
         _write_modules(task, directory)
 
     def _error(self, problem: str) -> CheckpointError:
@@ -314,7 +314,7 @@ class SparseEncoder(_Directory):
 
     @staticmethod
     def write(task: Any, directory: Path) -> None:
-        """Writes the files, beside those of the transformer."""
+        """Writes the files next to the transformer's."""
         folder = directory / "1_SpladePooling"
         folder.mkdir()
         config = {"pooling_strategy": task.pooling, "activation_function": _RELU[0]}

@@ -17,7 +17,7 @@ from bertfam_tf.data.inputs import as_text
 from bertfam_tf.data.labels import index_of, not_listed
 from bertfam_tf.models import Backbone
 from bertfam_tf.objectives.objective import SumAndCount
-from bertfam_tf.tasks.components import NO_LABELS, Signature, Targets, TaskComponents, Tensors
+from bertfam_tf.tasks.components import Signature, Targets, TaskComponents, Tensors, label_vector
 from bertfam_tf.tasks.options import (
     BackboneOverrides,
     Options,
@@ -280,13 +280,7 @@ class ClassTargets(Targets):
         self.classes = len(self.labels)
 
     def check(self, y: Any) -> None:
-        if y is None:
-            raise ValueError(NO_LABELS)
-        values = np.asarray(y)
-        if values.ndim != 1:
-            raise ValueError(
-                f"labels must be a vector, one for each text, got shape {values.shape}."
-            )
+        values = label_vector(y)
         if values.dtype.kind == "b":
             wrong = [] if self._names_of_bools else [values[0]]
         elif values.dtype.kind == "f":

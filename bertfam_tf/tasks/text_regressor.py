@@ -14,7 +14,7 @@ from bertfam_tf.data.labels import not_a_number, numbers_of
 from bertfam_tf.metrics import Pearson, Spearman
 from bertfam_tf.models import Backbone
 from bertfam_tf.objectives.objective import SumAndCount
-from bertfam_tf.tasks.components import NO_LABELS, Signature, Targets, TaskComponents, Tensors
+from bertfam_tf.tasks.components import Signature, Targets, TaskComponents, Tensors, label_vector
 from bertfam_tf.tasks.options import PairArguments, PairOptions, PretrainedPairArguments
 from bertfam_tf.tasks.task import Task
 from bertfam_tf.tasks.text_classifier import sequence_parts
@@ -96,13 +96,7 @@ class NumberTargets(Targets):
     """Numbers, or strings of them, as float32 (batch,)."""
 
     def check(self, y: Any) -> None:
-        if y is None:
-            raise ValueError(NO_LABELS)
-        values = np.asarray(y)
-        if values.ndim != 1:
-            raise ValueError(
-                f"labels must be a vector, one for each text, got shape {values.shape}."
-            )
+        values = label_vector(y)
         if values.dtype.kind in "iuf":
             wrong = values[~np.isfinite(values)]
         else:

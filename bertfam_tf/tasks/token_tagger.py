@@ -15,12 +15,7 @@ from bertfam_tf import heads, metrics
 from bertfam_tf.data import targets
 from bertfam_tf.data.inputs import LABEL, TEXT, Fields, as_text
 from bertfam_tf.models import Backbone
-from bertfam_tf.tasks.components import (
-    Evaluation,
-    Signature,
-    TaskComponents,
-    Tensors,
-)
+from bertfam_tf.tasks.components import Evaluation, Signature, TaskComponents, Tensors
 from bertfam_tf.tasks.options import (
     BackboneOverrides,
     FeatureArguments,

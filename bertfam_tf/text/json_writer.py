@@ -16,13 +16,7 @@ import numpy as np
 from sentencepiece import sentencepiece_model_pb2 as model_pb
 
 from bertfam_tf.text.kernels.charsmap import assigned
-from bertfam_tf.text.kernels.unicode import (
-    CODEPOINTS,
-    SPACES,
-    classes,
-    mask_of,
-    python_classes,
-)
+from bertfam_tf.text.kernels.unicode import CODEPOINTS, SPACES, classes, mask_of, python_classes
 from bertfam_tf.text.special_tokens import ROLES
 from bertfam_tf.text.tokenizer_json_tokens import added_section
 from bertfam_tf.text.tokenizers.base import Tokenizer
@@ -211,7 +205,7 @@ def _(tokenizer: UnigramTokenizer, options: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _unknown_to_rust(strip_accents: bool) -> np.ndarray:
-    """Returns bool [0x110000], what the Python class removes and the library's normalizer keeps."""
+    """Returns the characters that only the Python class removes, bool [0x110000]."""
     python, rust = python_classes(), classes()
     removed = python.removed & ~rust.removed & ~python.space
     return removed | (python.mark & ~rust.mark) if strip_accents else removed

@@ -14,12 +14,7 @@ from bertfam_tf.checkpoints import hub_presets
 from bertfam_tf.names import truncated_repr
 from bertfam_tf.sources import DESCRIPTION, TOKENIZER, CheckpointError, opened, resolve
 from bertfam_tf.text import presets
-from bertfam_tf.text.files import (
-    CONFIG_FILE,
-    JSON_FILE,
-    MODEL_CONFIG_FILE,
-    read_lines,
-)
+from bertfam_tf.text.files import CONFIG_FILE, JSON_FILE, MODEL_CONFIG_FILE, read_lines
 from bertfam_tf.text.tokenizer_json import kind_of
 from bertfam_tf.text.tokenizers.base import Tokenizer
 

@@ -16,7 +16,7 @@ _LONGEST_NAME = 100
 
 
 def tokenizer_files(tokenizer: Tokenizer) -> dict[str, str]:
-    """Returns the tokenizer's files by name: their text, or a data URL of what is not UTF-8."""
+    """Returns the tokenizer's files by name: their text, or a data URL if they are not UTF-8."""
     with TemporaryDirectory() as folder:
         tokenizer.save(folder)
         return {file.name: _as_string(file.read_bytes()) for file in sorted(Path(folder).iterdir())}

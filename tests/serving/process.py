@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from tools import checkout
+from tests.support import checkout
 
 
 def start(*arguments, **options) -> subprocess.Popen:

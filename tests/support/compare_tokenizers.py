@@ -445,7 +445,7 @@ def _run(directory: str, batches: list[list[bytes]]) -> list[dict[str, list[int]
 
 
 def _script(name: str, directory: str, given: str = "") -> str:
-    command = [sys.executable, str(texts.ROOT / "tools" / name), directory]
+    command = [sys.executable, str(texts.ROOT / "tests" / "support" / name), directory]
     done = subprocess.run(command, input=given, capture_output=True, text=True, cwd=directory)
     if done.returncode:
         raise SystemExit(f"{name}: {done.stderr[-2000:]}")

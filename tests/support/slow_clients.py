@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tools.checkout import Server, serve
+from tests.support.checkout import Server, serve
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 

@@ -29,6 +29,7 @@ import tensorflow as tf
 
 from bertfam_serve.request_limits import RequestLimits
 from tests.support import texts
+from tests.support.compare_tokenizers import markdown
 from tests.support.subjects import SUBJECTS
 from tools.bench import machine
 
@@ -79,7 +80,7 @@ KINDS: dict[str, Callable[[int], bytes]] = {
 
 
 class Cost(NamedTuple):
-    """What a call took.
+    """The cost of a call.
 
     Fields:
         seconds: process time.
@@ -118,7 +119,7 @@ class Costs(NamedTuple):
 
     @property
     def longest(self) -> Cost:
-        """What the longest text took."""
+        """The cost of the longest text."""
         return self.by_size[max(self.by_size)]
 
 
@@ -150,7 +151,7 @@ def exponent(costs: dict[int, Cost]) -> float:
 
 
 def by_kind(reader: Reader, sizes: Iterable[int], kinds: Iterable[str]) -> dict[str, Costs]:
-    """What a text of each kind and size, in bytes, costs.
+    """The cost of a text of each kind and size, in bytes.
 
     Args:
         reader: prepares a text.
@@ -185,6 +186,7 @@ def tasks() -> Iterator[tuple[str, Reader]]:
 
     tags = ["O", "B-X", "I-X"]
     length: dict[str, Any] = dict(max_length=512)
+    english = {**length, "language_id": 0}
     pieces = {name: SUBJECTS[name].ours() for name in (TOKENIZERS[0], TOKENIZERS[1], TOKENIZERS[5])}
     words, bytes_, subwords = pieces.values()
     bert, roberta, xlm = map(backbone, ("bert", "roberta", "xlm"), pieces.values())
@@ -193,15 +195,9 @@ def tasks() -> Iterator[tuple[str, Reader]]:
         "`Reranker`, byte-level BPE": (bf.Reranker(roberta, bytes_, **length), {"query": "who"}),
         "`TokenTagger`, WordPiece": (bf.TokenTagger(bert, words, tags, **length), {}),
         "`TokenTagger`, byte-level BPE": (bf.TokenTagger(roberta, bytes_, tags, **length), {}),
-        "`TokenTagger`, XLM's BPE": (
-            bf.TokenTagger(xlm, subwords, tags, language_id=0, **length),
-            {},
-        ),
+        "`TokenTagger`, XLM's BPE": (bf.TokenTagger(xlm, subwords, tags, **english), {}),
         "`SpanQA`, WordPiece": (bf.SpanQA(bert, words, **length), {"question": "who"}),
-        "`SpanQA`, XLM's BPE": (
-            bf.SpanQA(xlm, subwords, language_id=0, **length),
-            {"question": "who"},
-        ),
+        "`SpanQA`, XLM's BPE": (bf.SpanQA(xlm, subwords, **english), {"question": "who"}),
     }
     for name, (task, others) in made.items():
         yield name, _without_model(task, others)
@@ -236,12 +232,12 @@ def _table(costs: dict[str, Costs], sizes: Iterable[int]) -> str:
     sizes, of_task = tuple(sizes), any(row.rows for row in costs.values())
     head = ["text", *(f"{_size(size)}: s" for size in sizes), "exponent", f"{_size(sizes[-1])}: MB"]
     head += [f"{_size(sizes[-1])}: rows of the model"] if of_task else []
-    lines = [head, ["---", *["---:"] * (len(head) - 1)]]
+    lines = []
     for kind, row in costs.items():
         seconds = [f"{row.by_size[size].seconds:.3f}" for size in sizes]
         line = [kind, *seconds, f"{exponent(row.by_size):.2f}", f"{row.longest.megabytes:.0f}"]
         lines.append([*line, f"{row.rows:,}"] if of_task else line)
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return markdown(head, lines)
 
 
 def _size(size: int) -> str:
@@ -273,23 +269,21 @@ def document(names: Iterable[str], sizes: tuple[int, ...], longest: int | None) 
         f"that takes the most time takes {cost.seconds * share:.1f} s ({name}, {kind})."
     )
     rows = [
-        f"| {name} | {kind} | {cost.seconds:.1f} | {power:.2f} | {cost.megabytes:.0f} |"
+        [name, kind, f"{cost.seconds:.1f}", f"{power:.2f}", f"{cost.megabytes:.0f}"]
         for name, (kind, cost, power) in long.items()
     ]
     if rows:
-        head = ["| | text | 10 MB: s | exponent | 10 MB: MB |", "|---|---|---:|---:|---:|"]
-        parts.insert(0, "## The slowest kind of each\n\n" + "\n".join([*head, *rows]))
+        table = markdown(["", "text", "10 MB: s", "exponent", "10 MB: MB"], rows)
+        parts.insert(0, f"## The slowest kind of each\n\n{table}")
     return "\n\n".join([worst, *parts])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("names", nargs="*", help="tokenizers, or all")
+    parser.add_argument("names", nargs="*", choices=[*SUBJECTS, []], help="(all)")
     parser.add_argument("--longest", action="store_true", help="also measure 10 MB")
     parser.add_argument("--quick", action="store_true", help="short texts; writes nothing")
     arguments = parser.parse_args()
-    if unknown := set(arguments.names) - set(SUBJECTS):
-        parser.error(f"no tokenizer {', '.join(sorted(unknown))}; there are {', '.join(SUBJECTS)}")
     if not texts.DATA.is_dir():
         sys.exit(f"No data at {texts.DATA}: make data, or set BERTFAM_DATA.")
     tf.config.threading.set_intra_op_parallelism_threads(1)

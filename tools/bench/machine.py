@@ -1,4 +1,4 @@
-"""What a measurement ran on: the processor and the versions of packages."""
+"""The hardware and software of a measurement: the processor and versions of packages."""
 
 from __future__ import annotations
 

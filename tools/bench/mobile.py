@@ -1,4 +1,4 @@
-"""Measures LiteRT beside ONNX Runtime and PyTorch: one classifier, one example at a time.
+"""Measures LiteRT, compared with ONNX Runtime and PyTorch: one classifier, one example at a time.
 
     python -m tools.bench.mobile               # writes tools/results/mobile_speed.md
     python -m tools.bench.mobile TASK          # another task that was saved; writes nothing
@@ -126,8 +126,8 @@ def delegated(interpreter: Interpreter) -> tuple[int, int, int]:
     nodes = interpreter._get_ops_details()
     partitions = [node for node in nodes if node["op_name"] == "DELEGATE"]
     operations = [node for node in nodes if node["op_name"] != "DELEGATE"]
-    # A delegate hides the operations that it replaces; what is computed outside is what leads to
-    # its inputs and to the file's outputs.
+    # A delegate hides the operations that it replaces; the others lead to its inputs and to the
+    # file's outputs.
     maker = {tensor: i for i, node in enumerate(operations) for tensor in node["outputs"]}
     inside = {tensor for node in partitions for tensor in node["outputs"]}
     wanted = [tensor for node in partitions for tensor in node["inputs"]]
@@ -163,7 +163,7 @@ def _in_torch(model: torch.nn.Module, names: list[str]) -> Callable[[Row], np.nd
 
 def onnx(checkpoint: Path, names: list[str], length: int, threads: int) -> Iterator[Contender]:
     """ONNX Runtime on the file as it was exported, and with the blocks' operations fused by it."""
-    # Attention written out is what the optimizer knows to fuse.
+    # The optimizer only fuses attention that is written out.
     model = torch_models.model(checkpoint, CLASSIFY, "eager")
     plain = checkpoint.parent / f"{length}.onnx"
     onnx_files.export(model, plain, names, ["probability"], [1, length])
@@ -260,7 +260,7 @@ def measure(
 
     Args:
         contenders: who answers.
-        rows: what is asked.
+        rows: the inputs.
         expected: float32 (rows, labels), the task's answers.
         threads: how many they use.
 
@@ -320,7 +320,7 @@ def table(measured: list[Measured]) -> str:
 
 
 def report(results: dict[int, list[Measured]], task: str, threads: int, count: int) -> str:
-    """What the results file holds."""
+    """The content of the results file."""
     packages = ("tensorflow", "ai-edge-litert", "onnxruntime", "onnx", "torch", "transformers")
     time_of = "CPU time" if threads == 1 else "time by the clock"
     text = f"""# Speed on one CPU beside ONNX Runtime and PyTorch

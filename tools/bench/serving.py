@@ -34,8 +34,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from serving import load_test
 from serving.clients import rest_client
-from tests.support.texts import DATA, ROOT
-from tools.checkout import serve
+from tests.support.checkout import serve
+from tests.support.compare_tokenizers import markdown
+from tests.support.texts import DATA, ROOT, sst2
 
 RESULT = ROOT / "tools" / "results" / "serving_load.md"
 REQUESTS = 20_000
@@ -59,11 +60,9 @@ _HEAD = [
 
 def texts() -> list[str]:
     """SST-2's dev sentences, or a few made up without the data."""
-    file = DATA / "glue" / "SST-2" / "dev.tsv"
-    if not file.is_file():
+    if not (DATA / "glue" / "SST-2" / "dev.tsv").is_file():
         return load_test.TEXTS
-    lines = file.read_text("utf-8").split("\n")[1:]
-    return [line.split("\t")[0] for line in lines if line]
+    return [text for text, _ in sst2("dev")]
 
 
 def exports(checkpoint: str, directory: Path) -> list[Path]:
@@ -182,8 +181,6 @@ def _document(checkpoint: str, rows: list[list[str]], limit: float) -> str:
     packages = ("tensorflow", "tensorflow-text", "uvicorn", "aiohttp")
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages)
     what = "a tiny classifier" if checkpoint == str(TINY) else checkpoint
-    table = [_HEAD, ["---", *["---:"] * (len(_HEAD) - 1)], *rows]
-    lines = "\n".join("| " + " | ".join(row) + " |" for row in table)
     return (
         "# The local server under load\n\n"
         f"`python -m tools.bench.serving`, {datetime.date.today()}, {platform.machine()}, "
@@ -191,7 +188,7 @@ def _document(checkpoint: str, rows: list[list[str]], limit: float) -> str:
         f"{what.capitalize()}, one sentence of SST-2 per request, {CONCURRENCY} concurrent "
         f"requests: {REQUESTS // 2:,} requests, then those during a swap to a new version, then "
         f"{REQUESTS // 2:,}. The client alone, over REST with a server that returns a constant "
-        f"answer: {limit:,.0f} answers/s.\n\n{lines}\n"
+        f"answer: {limit:,.0f} answers/s.\n\n{markdown(_HEAD, rows)}\n"
     )
 
 

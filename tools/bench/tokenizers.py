@@ -1,4 +1,4 @@
-"""Measures the tokenizers' speed beside others', and their memory.
+"""Measures the tokenizers' speed, compared with other libraries, and their memory.
 
     python -m tools.bench.tokenizers                 # writes tools/results/tokenizer_speed.md
     python -m tools.bench.tokenizers memory          # writes tools/results/tokenizer_memory.md
@@ -41,6 +41,7 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from tests.support import texts
+from tests.support.compare_tokenizers import markdown
 from tests.support.subjects import SUBJECTS, VOCABULARIES, Subject
 from tools.make_tokenizer_references import FAST, fast_tokenizer
 
@@ -94,19 +95,16 @@ def contenders(
     elif subject.name in FAST:
         fast = fast_tokenizer(subject.name, scratch).backend_tokenizer
     if fast:
-        yield (
-            "tokenizers",
-            lambda shape: [
-                fast.encode_batch(batch, add_special_tokens=False) for batch in shape.strings
-            ],
-        )
+        yield "tokenizers", _each_batch(fast.encode_batch, add_special_tokens=False)
         yield (
             "tokenizers, no offsets",
-            lambda shape: [
-                fast.encode_batch_fast(batch, add_special_tokens=False) for batch in shape.strings
-            ],
+            _each_batch(fast.encode_batch_fast, add_special_tokens=False),
         )
     yield from _peers(subject.name, shapes)
+
+
+def _each_batch(encode: Callable[..., Any], **options: Any) -> Contender:
+    return lambda shape: [encode(batch, **options) for batch in shape.strings]
 
 
 def _both(
@@ -183,10 +181,7 @@ def _peers_of_sentencepiece(
     import tensorflow_text as tf_text
 
     processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
-    yield (
-        "sentencepiece, bare",
-        lambda shape: [processor.encode(batch, num_threads=1) for batch in shape.strings],
-    )
+    yield "sentencepiece, bare", _each_batch(processor.encode, num_threads=1)
     encode = python_sentencepiece(processor, lower_case)
     yield (
         "sentencepiece, equal ids",
@@ -285,13 +280,13 @@ def _table(name: str, rates: dict[str, list[float]], shapes: list[Shape]) -> str
     names = [f"{shapes[0].name}, first round", *(shape.name for shape in shapes)]
     titles = ("MB/s", "ours in tf.data is", "ours called is")
     head = [name, *(f"{column}: {title}" for column in names for title in titles)]
-    lines = [head, ["---", *["---:"] * (len(head) - 1)]]
+    lines = []
     for what, columns in rates.items():
         cells = [what]
         for rate, *ours in zip(columns, rates[OURS + STREAMED], rates[OURS + CALLED], strict=True):
             cells += [f"{rate:.2f}", *(f"{each / rate:.2f} ×" for each in ours)]
         lines.append(cells)
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return markdown(head, lines)
 
 
 # Memory.
@@ -348,14 +343,12 @@ def _document(title: str, what: str, body: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("names", nargs="*", help="memory; tokenizers, or all")
+    parser.add_argument("names", nargs="*", choices=["memory", *SUBJECTS, []], help="(all)")
     parser.add_argument("--quick", action="store_true", help="little text; writes no table")
     arguments = parser.parse_intermixed_args()
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
     names = [name for name in arguments.names if name != "memory"]
-    if set(names) - set(SUBJECTS):
-        parser.error(f"tokenizers are {', '.join(SUBJECTS)}")
     if not texts.DATA.is_dir():
         sys.exit(f"No data at {texts.DATA}: make data, or set BERTFAM_DATA.")
     if "memory" in arguments.names:

@@ -1,4 +1,4 @@
-"""Training speed on a GPU, Keras on JAX beside transformers on PyTorch: masked tokens of BERT-base.
+"""Training speed on a GPU, Keras on JAX and transformers on PyTorch: masked tokens of BERT-base.
 
     python -m tools.bench.training [--sizes tiny] [--save tools/results/gpu_speed.md]
     python -m tools.bench.training --seconds 240 --engines bertfam_tf compiled
@@ -49,7 +49,7 @@ STEPS, REPEATS = 40, 5
 
 
 def rows(count: int, length: int, vocab_size: int) -> dict[str, np.ndarray]:
-    """Token ids, what is padding, and 15 % of the tokens as predictions."""
+    """Token ids, their padding mask, and 15 % of the tokens as predictions."""
     rng = np.random.default_rng(0)
     lengths = rng.integers(length // 2, length + 1, (count, 1))
     mask = np.arange(length) < lengths

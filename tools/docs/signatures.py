@@ -28,7 +28,7 @@ _WITH_PAIR = ("TextClassifier", "MultiLabelClassifier", "TextRegressor", "Multip
 
 
 def signatures() -> dict[str, dict[str, Any]]:
-    """Of each task, the inputs and outputs of its signatures: dtypes and shapes by name."""
+    """The inputs and outputs of each task's signatures: dtypes and shapes by name."""
     tokenizer = WordPieceTokenizer(_PIECES)
     shape = dict(vocab_size=tokenizer.vocab_size, hidden_size=16, num_heads=2, num_layers=1)
     encoder = bf.build("bert", "tiny", intermediate_size=16, **shape)

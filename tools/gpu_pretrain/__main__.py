@@ -8,13 +8,14 @@
 `train` needs JAX, Keras and this package; it writes the curve and the weights as bfloat16.
 `assemble` saves a task with these weights and the tokenizer, which `bertfam_tf.load` reads.
 `train --steps 100 --set model.overrides.num_layers=12` times steps of another size.
-Where `masking.max_predictions` is set, masks are those of `bertfam pretrain`, number by number;
+Where `masking.max_predictions` is set, masks equal `bertfam pretrain`'s, number by number;
 examples are shuffled over the whole text.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import time
@@ -65,7 +66,9 @@ def _train(options: argparse.Namespace) -> None:
     begin = time.perf_counter()
     arrays, settings = packed.read(options.pack)
     for change in options.set:
-        _change(settings, *change.split("=", 1))
+        key, value = change.split("=", 1)
+        *path, last = key.split(".")
+        functools.reduce(dict.__getitem__, path, settings)[last] = json.loads(value)
     if options.minutes is None and options.steps is None:
         options.minutes = settings["train"]["minutes"]
     made = train.Pretraining(arrays, settings)
@@ -86,13 +89,6 @@ def _train(options: argparse.Namespace) -> None:
     result = {"device": device, "settings": settings, "minimal_pairs": pairs}
     (options.output / "result.json").write_text(json.dumps(result, indent=1) + "\n", "utf-8")
     print(f"{time.perf_counter() - begin:.0f} s in all", flush=True)
-
-
-def _change(settings: dict[str, Any], key: str, value: str) -> None:
-    *path, last = key.split(".")
-    for name in path:
-        settings = settings[name]
-    settings[last] = json.loads(value)
 
 
 if __name__ == "__main__":

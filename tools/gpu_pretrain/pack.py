@@ -27,7 +27,7 @@ _PASSES = 1000
 
 
 def pack(recipe: PretrainRecipe, minimal_pairs: Path | None = None) -> tuple[dict, dict]:
-    """Returns arrays, and the settings that training reads besides."""
+    """Returns arrays, and the settings that training also reads."""
     if len(recipe.objectives) != 1 or not {"mlm", "clm"} & set(recipe.objectives):
         raise ValueError(f"objectives must be mlm or clm alone, got {list(recipe.objectives)}.")
     if recipe.masking.unit not in _UNITS:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bertfam_tf.names import unknown
-from bertfam_tf.recipes.reading import build, read_values
+from bertfam_tf.recipes.reading import build, parse_override, read_values
 
 # The name of the step of an experiment with one recipe.
 ONLY = "run"
@@ -244,15 +244,8 @@ def load_experiment(file: str | Path, overrides: Iterable[str] = ()) -> Experime
     if isinstance(columns, list):
         values["columns"] = [{"metric": x} if isinstance(x, str) else x for x in columns]
     experiment = build(values, path, Experiment)
-    from bertfam_tf import parsing
-
     for override in overrides:
-        key, equals, text = override.partition("=")
-        if not key or not equals:
-            raise ValueError(
-                f"An override must be key=value, such as train.epochs=1, got {override!r}."
-            )
-        value = parsing.parse_yaml(text, f"The value of {override!r}")
+        key, value = parse_override(override)
         if key == "output":
             experiment = dataclasses.replace(experiment, output=str(value), **_source(experiment))
             continue

@@ -125,7 +125,7 @@ class Graphemes(tf.Module):
     def _opens(self, text: Characters) -> tf.Tensor:
         """Returns bool [n], which characters begin a grapheme.
 
-        The rules are those of Unicode's annex 29. Flags are left out: each has 4 bytes, so no
+        The rules follow Unicode's annex 29. Flags are left out: each has 4 bytes, so no
         grapheme with one is short.
         """
         bits, kind = self._bits, self._kinds(text.codes)

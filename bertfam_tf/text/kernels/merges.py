@@ -128,3 +128,22 @@ class Merger(tf.Module):
         covers in its word, integer (end exclusive)."""
         rows, starts, ends = self._kernel.tokenize_with_offsets(words)
         return rows.with_values(tf.gather(self._numbers, rows.values)), starts, ends
+
+
+def pieces_of_words(
+    values: tf.Tensor, size: tf.Tensor, where: tf.Tensor, splits: tf.Tensor, which: tf.Tensor
+) -> tf.RaggedTensor:
+    """Returns the pieces of words, ragged [words, (pieces)].
+
+    Args:
+        values: a value for each word, then for each piece of the merged words.
+        size: int64, the number of words.
+        where: int64 [n], the words that are merged.
+        splits: int64 [merged + 1], the row splits of the merged words' pieces.
+        which: int64 [n], the merged word of each.
+    """
+    rows = tf.RaggedTensor.from_row_splits(
+        values, tf.concat([tf.range(size), size + splits], 0), validate=False
+    )
+    row = tf.tensor_scatter_nd_update(tf.range(size), where[:, tf.newaxis], size + which)
+    return tf.gather(rows, row)

@@ -15,12 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from bertfam_tf.text.kernels.character_map import CharacterMap
-from bertfam_tf.text.kernels.graph import (
-    Pieces,
-    flags,
-    row_of_each,
-    row_of_repeats,
-)
+from bertfam_tf.text.kernels.graph import Pieces, flags, row_of_each, row_of_repeats
 from bertfam_tf.text.kernels.unicode import CODEPOINTS, mask_of
 
 _PAGE = 256

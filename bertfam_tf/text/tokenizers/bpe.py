@@ -26,7 +26,7 @@ from bertfam_tf.text.files import vocabulary_and_merges, write_merges
 from bertfam_tf.text.kernels.character_map import CharacterMap, separate_words
 from bertfam_tf.text.kernels.graph import Pieces, original_spans, row_of_each, unlikely
 from bertfam_tf.text.kernels.internals import breaks_words, bytes_of, fast_wordpiece, parts_of
-from bertfam_tf.text.kernels.merges import Merger, reachable_merges
+from bertfam_tf.text.kernels.merges import Merger, pieces_of_words, reachable_merges
 from bertfam_tf.text.kernels.moses import DOT, LANGUAGES, MosesWords, nonbreaking_prefixes
 from bertfam_tf.text.kernels.unicode import Classes, Rules, classes, python_classes
 from bertfam_tf.text.special_tokens import A_THEN_B, Layout, SpecialTokens
@@ -51,7 +51,7 @@ _MAX_WORD_BYTES = 256
 class BPETokenizer(Tokenizer):
     """GPT's and XLM's tokenizer: converts text to piece ids and byte offsets in the graph.
 
-    Ids are those of the Python classes OpenAIGPTTokenizer (without spaCy and ftfy) and
+    Ids equal the Python classes OpenAIGPTTokenizer (without spaCy and ftfy) and
     XLMTokenizer of transformers 4.57 on Python 3.11, without the special tokens around them. Each
     character that the vocabulary lacks is one unknown piece. If text is lower-cased, special
     tokens are found in any case ("<UNK>" for "<unk>"), as in the Python classes. It is not
@@ -86,8 +86,8 @@ class BPETokenizer(Tokenizer):
             it only before a number; None for Moses' list for the language, which the package
             sacremoses provides. It is saved with the tokenizer.
         lower_case: whether to lower-case and remove accents.
-        fast: whether character classes and special tokens are those of the ``tokenizers`` library,
-            as in a ``tokenizer.json``, instead of those of the Python classes.
+        fast: whether character classes and special tokens follow the ``tokenizers`` library, as in
+            a ``tokenizer.json``, instead of the Python classes.
         special_tokens: the special tokens; ``unk_token`` must be in the vocabulary.
         layout: the positions of the special tokens.
 
@@ -277,18 +277,10 @@ class BPETokenizer(Tokenizer):
             end = tf.minimum(base + tf.cast(end.values, base.dtype), tf.gather(rare.ends, word))
         else:
             merged = self._merger(marked)
-        # A row with one piece for each word, then the rows of the merged words; each word uses one
-        # row.
-        rows = tf.RaggedTensor.from_row_splits(
-            tf.range(size + tf.size(merged.values, tf.int64)),
-            tf.concat([tf.range(size), size + merged.row_splits], 0),
-            validate=False,
-        )
-        where = tf.where(is_rare)
-        row = tf.tensor_scatter_nd_update(
-            tf.range(size), where, size + tf.range(tf.size(where, tf.int64))
-        )
-        taken = tf.gather(rows, row)
+        index = tf.range(size + tf.size(merged.values, tf.int64))
+        where = tf.where(is_rare)[:, 0]
+        which = tf.range(tf.size(where, tf.int64))
+        taken = pieces_of_words(index, size, where, merged.row_splits, which)
 
         def merged_values(known: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
             return tf.gather(tf.concat([known, others], 0), taken.values)

@@ -30,7 +30,7 @@ from bertfam_tf.text.files import (
 )
 from bertfam_tf.text.kernels.character_map import CharacterMap
 from bertfam_tf.text.kernels.graph import Pieces, flags, row_of_each, substrings, unlikely
-from bertfam_tf.text.kernels.merges import Merger, reachable_merges
+from bertfam_tf.text.kernels.merges import Merger, pieces_of_words, reachable_merges
 from bertfam_tf.text.kernels.normalization import Characters, Reader, original_offsets
 from bertfam_tf.text.kernels.normalization_forms import Normalized
 from bertfam_tf.text.kernels.unicode import CODEPOINTS, byte_level_classes
@@ -68,8 +68,8 @@ def byte_characters() -> list[str]:
 class ByteBPETokenizer(Tokenizer):
     """GPT-2's and RoBERTa's tokenizer: converts text to piece ids and byte offsets in the graph.
 
-    Ids are those of Hugging Face's GPT2TokenizerFast and RobertaTokenizerFast without the special
-    tokens around them. Lossless: ``detokenize(tokenize(text))`` is the text if it is valid UTF-8.
+    Ids equal Hugging Face's GPT2TokenizerFast and RobertaTokenizerFast without the special tokens
+    around them. Lossless: ``detokenize(tokenize(text))`` is the text if it is valid UTF-8.
     It is not available in TFLite.
 
     A piece covers its own bytes, or the whole character if it is only a part of one, as in the
@@ -302,17 +302,9 @@ class ByteBPETokenizer(Tokenizer):
             "UTF-8",
         )
         merged = self._merger(spelled)
-        # A row with one id for each word, then the rows of the merged words; each word uses one
-        # row.
-        size = tf.size(ids, tf.int64)
-        rows = tf.RaggedTensor.from_row_splits(
-            tf.concat([ids, merged.values], 0),
-            tf.concat([tf.range(size), size + merged.row_splits], 0),
-            validate=False,
-        )
-        row = tf.tensor_scatter_nd_update(tf.range(size), rare[:, tf.newaxis], size + which)
-        taken = tf.gather(rows, row)
-        return taken.values, taken.row_splits
+        values = tf.concat([ids, merged.values], 0)
+        pieces = pieces_of_words(values, tf.size(ids, tf.int64), rare, merged.row_splits, which)
+        return pieces.values, pieces.row_splits
 
     def _join(self, ids: tf.RaggedTensor) -> tf.Tensor:
         return tf.strings.reduce_join(

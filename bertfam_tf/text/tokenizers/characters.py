@@ -22,7 +22,7 @@ SPECIAL_TOKENS = SpecialTokens(
 LAYOUT = Layout(
     ("bos", "a", "eos"), ("bos", "a", "eos", "bos", "b", "eos"), (0, 0, 0), (0, 0, 0, 1, 1, 1)
 )
-# Ids are those of bytes, and of these, plus 1: a token at padding is zeros.
+# Ids are bytes, and these, plus 1: a token at padding is zeros.
 _BEGIN, _END, _FILL = 258, 259, 260
 _IDS = 262
 _OPTIONS = "*options.json"

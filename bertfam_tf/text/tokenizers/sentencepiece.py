@@ -85,9 +85,9 @@ class SentencePieceTokenizer(Tokenizer):
         unify_quotes: whether `` and '' become ".
         split_digit_comma: whether a comma is split from the preceding digit, and the rest of the
             piece is tokenized again.
-        fairseq_ids: whether ids are those of fairseq: <s>, <pad>, </s>, <unk>, the model's pieces
+        fairseq_ids: whether ids follow fairseq: <s>, <pad>, </s>, <unk>, the model's pieces
             except the first three, <mask>.
-        appended_pieces: special pieces with the ids after the model's, those of them that it lacks.
+        appended_pieces: special pieces with ids after the model's, unless the model has them.
         special_tokens: the special tokens; None for ``unk_token`` uses the model's. With
             ``lower_case``, lower-case special tokens are also found in upper case, as in the
             reference.
@@ -279,7 +279,7 @@ class SentencePieceTokenizer(Tokenizer):
         return self._locator(pieces, texts, prepared, source) if offsets else pieces
 
     def _with_ids(self, pieces: Pieces) -> Pieces:
-        """Maps the kernel's ids to those of the vocabulary; ids beyond its end are kept."""
+        """Maps the kernel's ids to the vocabulary's; ids beyond its end are kept."""
         if self._to_id is None:
             return pieces
         return pieces._replace(ids=tf.gather(self._to_id, pieces.ids))

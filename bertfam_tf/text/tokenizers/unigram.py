@@ -60,7 +60,7 @@ _SPACES_OF = {
 class UnigramTokenizer(Tokenizer):
     """A unigram model in a ``tokenizer.json``: converts text to piece ids and byte offsets.
 
-    Ids are those of Hugging Face's ``tokenizers`` without the special tokens around them. It is not
+    Ids equal Hugging Face's ``tokenizers`` without the special tokens around them. It is not
     available in TFLite.
 
     A piece covers the bytes of the characters that it comes from, as in the reference, except after
@@ -216,7 +216,7 @@ class UnigramTokenizer(Tokenizer):
         rows = tf.RaggedTensor.from_row_lengths(tf.range(tf.size(ids)), counts, validate=False)
         taken = tf.gather(rows, which)
         of_word = tf.cast(taken.row_splits, tf.int64)
-        # A text's pieces are those of its words.
+        # A text has the pieces of its words.
         words_before = tf.searchsorted(begin, text.splits)
         splits = tf.gather(of_word, words_before)
         piece = taken.values

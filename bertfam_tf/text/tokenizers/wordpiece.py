@@ -58,7 +58,7 @@ _MAX_CHARS = 1 << 20
 class WordPieceTokenizer(Tokenizer):
     """BERT's tokenizer: converts text to piece ids and byte offsets in the graph.
 
-    Ids are those of Hugging Face's BertTokenizerFast without the [CLS] and [SEP] around them
+    Ids equal Hugging Face's BertTokenizerFast without the [CLS] and [SEP] around them
     (Wu et al., arXiv 1609.08144; Devlin et al., arXiv 1810.04805). Works eagerly, in ``tf.data``,
     ``tf.function``, SavedModels and, with tensorflow-text's custom ops, in TFLite.
 

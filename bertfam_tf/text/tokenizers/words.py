@@ -19,13 +19,7 @@ import tensorflow_text as tf_text
 from bertfam_tf import parsing
 from bertfam_tf.names import truncated, truncated_repr
 from bertfam_tf.text import pickles
-from bertfam_tf.text.files import (
-    JSON_FILE,
-    MODEL_CONFIG_FILE,
-    read_json,
-    read_lines,
-    write_text,
-)
+from bertfam_tf.text.files import JSON_FILE, MODEL_CONFIG_FILE, read_json, read_lines, write_text
 from bertfam_tf.text.kernels import unicode
 from bertfam_tf.text.kernels.character_map import CharacterMap
 from bertfam_tf.text.kernels.graph import Pieces, row_of_each, word_edges

@@ -1,6 +1,6 @@
 """Runs an exported model in the same way as TensorFlow Serving.
 
-    python tools/run_saved_model.py DIR [SIGNATURE] < TEXTS
+    python tests/support/run_saved_model.py DIR [SIGNATURE] < TEXTS
 
 Reads lines of JSON ``{"input": [strings], …}`` and prints ``{"output": values, …}`` for each; bytes
 that are not UTF-8 are lone surrogates, as in Python's "surrogateescape". It uses TensorFlow's C++

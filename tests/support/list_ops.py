@@ -1,4 +1,4 @@
-"""Lists the operations of a SavedModel by library: python tools/list_ops.py DIR
+"""Lists the operations of a SavedModel by library: python tests/support/list_ops.py DIR
 
 Prints JSON ``{"core": [names], "text": […], "python": […], "unknown": […]}``: operations of
 TensorFlow, of tensorflow-text, those that call Python, and the rest. Includes the main graph and
