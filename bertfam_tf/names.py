@@ -45,6 +45,11 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+def printable_lines(text: str) -> str:
+    """Returns a text of several lines with the escapes of ``printable``."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
 def truncated(text: object, limit: int = 300) -> str:
     """Returns the text, truncated to ``limit`` characters; for an error without text, its type."""
     whole = str(text)

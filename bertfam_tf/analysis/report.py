@@ -14,6 +14,7 @@ import numpy as np
 
 from bertfam_tf.data.inputs import examples
 from bertfam_tf.files import HTML, check_kind, write
+from bertfam_tf.names import truncated
 from bertfam_tf.tasks import TextClassifier
 
 _BINS = 10
@@ -269,6 +270,7 @@ def report(task: TextClassifier, x: Any, y: Any, *, batch_size: int = 32) -> Rep
 
 def _matrix(labels: Sequence[str], counts: np.ndarray) -> str:
     """Draws the counts of labels (rows) and predictions (columns), with a color for their share."""
+    labels = [truncated(label) for label in labels]  # each is in many cells
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     if len(labels) > _WITH_NUMBERS:
         return _picture(labels, counts, shares)

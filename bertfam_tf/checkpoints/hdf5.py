@@ -28,24 +28,10 @@ def read(file: Path, remedy: str) -> Iterator[tuple[str, Stored]]:
         CheckpointError: if the file is damaged, or a tensor is a link, has its values in another
             file, is not numeric, or declares more bytes than are stored.
     """
-    # Errors must not be raised inside HDF5's callbacks.
-    links: list[tuple[str, str]] = []
-    items: list[tuple[str, Any]] = []
     tensors: list[tuple[str, Stored]] = []
     try:
         with h5py.File(file) as opened:
-            opened.visititems_links(lambda name, link: links.append((name, type(link).__name__)))
-            for name, kind in links:
-                if kind != h5py.HardLink.__name__:
-                    raise CheckpointError(
-                        f"{file}: {name} is a {kind}, possibly to another file; expected tensors "
-                        f"that are stored in the file itself. {remedy}"
-                    )
-            opened.visititems(lambda name, item: items.append((name, item)))
-            for name, item in items:
-                if not isinstance(item, h5py.Dataset):
-                    continue
-                _check_stored(file, name, item, remedy)
+            for name, item in stored_tensors(file, opened, remedy):
                 half = item.attrs.get("dtype") == "bfloat16"
                 dtype = "BF16" if half else type_name(item.dtype)
                 read = _reader(file, name, half)
@@ -57,6 +43,35 @@ def read(file: Path, remedy: str) -> Iterator[tuple[str, Stored]]:
             f"{file} cannot be read as HDF5; it may be truncated or damaged: {truncated(error)}"
         ) from error
     yield from tensors
+
+
+def stored_tensors(file: Path, opened: h5py.File, remedy: str) -> list[tuple[str, h5py.Dataset]]:
+    """Returns the datasets of a file, all of which it holds itself.
+
+    Args:
+        file: its name, for errors.
+        opened: the file.
+        remedy: a sentence for errors, how to get an undamaged file.
+
+    Raises:
+        CheckpointError: if a tensor is a link, has its values in another file, is not numeric, or
+            declares more bytes than are stored.
+    """
+    # Errors must not be raised inside HDF5's callbacks.
+    links: list[tuple[str, str]] = []
+    items: list[tuple[str, Any]] = []
+    opened.visititems_links(lambda name, link: links.append((name, type(link).__name__)))
+    for name, kind in links:
+        if kind != h5py.HardLink.__name__:
+            raise CheckpointError(
+                f"{file}: {name} is a {kind}, possibly to another file; expected tensors "
+                f"that are stored in the file itself. {remedy}"
+            )
+    opened.visititems(lambda name, item: items.append((name, item)))
+    datasets = [(name, item) for name, item in items if isinstance(item, h5py.Dataset)]
+    for name, dataset in datasets:
+        _check_stored(file, name, dataset, remedy)
+    return datasets
 
 
 def _check_stored(file: Path, name: str, dataset: h5py.Dataset, remedy: str) -> None:

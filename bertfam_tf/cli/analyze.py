@@ -11,6 +11,7 @@ from bertfam_tf.cli.common import (
     add_command,
     add_model,
     loaded_task,
+    print_json,
     set_language,
 )
 from bertfam_tf.files import write
@@ -81,7 +82,7 @@ def run(options: argparse.Namespace) -> None:
     analysis.draw_heads(maps, output / "attention.png", patterns)
     words = [{"word": word.text, "share": round(share, 6)} for word, share in found.words]
     scores = {"target": found.target, "score": found.score, "baseline": found.baseline}
-    print(json.dumps({**scores, "words": words}, ensure_ascii=False))
+    print_json({**scores, "words": words})
 
 
 def _analyze_heads(options: argparse.Namespace, task: Any, output: Path) -> None:

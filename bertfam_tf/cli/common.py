@@ -1,12 +1,13 @@
 """Functions that several commands share."""
 
 import argparse
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bertfam_tf.names import NO_TEXT, unknown
+from bertfam_tf.names import NO_TEXT, printable, truncated, unknown
 
 Commands = argparse._SubParsersAction
 # Help texts.
@@ -63,12 +64,21 @@ def add_recipe(
 
 def print_table(rows: list[list[str]], right: int | None = None) -> None:
     """Prints a table; one column may be aligned on the right."""
+    rows = [[printable(truncated(cell)) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
         if right is not None:
             cells[right] = row[right].rjust(widths[right])
         print("  ".join(cells).rstrip())
+
+
+def print_json(value: Any) -> None:
+    """Prints one line of JSON, in which characters that a terminal would obey are escapes."""
+    text = json.dumps(value, ensure_ascii=False)
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
+    print(text)
 
 
 def stdin_lines() -> list[str]:

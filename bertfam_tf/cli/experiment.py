@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bertfam_tf.cli.common import Commands, add_command
+from bertfam_tf.names import printable
 
 TEXT = "run a table of recipes: rows of settings, columns of metrics, over seeds; it resumes"
 _WIDTH = 24
@@ -58,7 +59,7 @@ def run(options: argparse.Namespace) -> None:
     if options.plan:
         for each in runs_of(cells):
             state = "finished" if each.finished else "begun" if each.started else "to do"
-            print(f"{each.name}\t{state}\t{each.command}")
+            print(f"{printable(each.name)}\t{state}\t{each.command}")
         return
     from bertfam_tf.plan import flops_per_token
     from bertfam_tf.recipes.experiments.report import table
@@ -119,7 +120,7 @@ class _Bar:
             _log.info("%s", text)
             return
         filled = _WIDTH * done // max(total, 1)
-        line = f"[{'#' * filled}{' ' * (_WIDTH - filled)}] {text}"[:160]
+        line = printable(f"[{'#' * filled}{' ' * (_WIDTH - filled)}] {text}"[:160])
         sys.stderr.write(f"\r{line.ljust(self._length)}")
         sys.stderr.flush()
         self._length = len(line)

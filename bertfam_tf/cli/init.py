@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from bertfam_tf.cli.common import Commands, add_command, column
+from bertfam_tf.names import printable_lines
 
 _FEATURES = ("text", "text_pair", "label")
 
@@ -71,7 +72,7 @@ def run(options: argparse.Namespace) -> None:
         format=options.format,
     )
     for line in starter.table(found):
-        print(line)
+        print(printable_lines(line))
     data = found.data
     if options.holdout is not None:
         data = starter.held_out(found, options.holdout, output.with_suffix(""))
@@ -79,7 +80,7 @@ def run(options: argparse.Namespace) -> None:
         data = {**data, "dev": options.dev}
     text = starter.recipe(found, checkpoint, f"runs/{output.stem}", data)
     write(output, text)
-    print(f"\nThe recipe is {output}:\n\n{text}")
+    print(f"\nThe recipe is {output}:\n\n{printable_lines(text)}")
     if "dev" not in data:
         print("No split is held out for evaluation: use --holdout 0.1, or --dev FILE.")
     print(f"Next: bertfam train {output}")

@@ -31,7 +31,10 @@ from bertfam_tf.cli import (
     train,
     vocabulary,
 )
+from bertfam_tf.names import printable, printable_lines, truncated
 
+# Characters of an error that are printed.
+_LONGEST = 8000
 # In the order of the help text.
 _COMMANDS = (
     families, doctor, init, train, pretrain, distill, runs, sweep, experiment, plan, evaluate,
@@ -46,7 +49,9 @@ def main(arguments: list[str] | None = None) -> int:
     errors that may be temporary, such as a full disk, and 130 for Ctrl-C.
     """
     options = _parsed(sys.argv[1:] if arguments is None else arguments)
-    logging.basicConfig(format="%(message)s", stream=sys.stderr)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Printable("%(message)s"))
+    logging.basicConfig(handlers=[handler])
     # Messages of other libraries, such as TensorFlow's about each file it writes, are not shown.
     logging.getLogger("bertfam_tf").setLevel(logging.INFO)
     try:
@@ -61,17 +66,24 @@ def main(arguments: list[str] | None = None) -> int:
     except Exception as error:
         if not _is_user_error(error):
             raise
-        text = " ".join(str(error).split("\n"))
+        text = printable(truncated(" ".join(str(error).split("\n")), _LONGEST))
         print(f"bertfam {options.command}: {text}", file=sys.stderr)
         return 2 if isinstance(error, ValueError | FileNotFoundError) else 1
     return 0
+
+
+class _Printable(logging.Formatter):
+    """Escapes control characters, such as those in names of files and labels."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable_lines(super().format(record))
 
 
 @contextmanager
 def _plain_warnings() -> Iterator[None]:
     """Prints warnings without the file and line, which are not the user's."""
     default = warnings.formatwarning
-    warnings.formatwarning = lambda message, *_: f"{message}\n"  # type: ignore[assignment]
+    warnings.formatwarning = lambda message, *_: f"{printable_lines(str(message))}\n"  # type: ignore[assignment]
     try:
         yield
     finally:

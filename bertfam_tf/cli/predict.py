@@ -1,7 +1,6 @@
 """``bertfam predict``."""
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from bertfam_tf.cli.common import (
     check_batch_size,
     column,
     loaded_task,
+    print_json,
     set_language,
     stdin_lines,
 )
@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> None:
     set_language(task, options)
     _check_top(options.top, task)
     for answer in task.predict(texts):
-        print(json.dumps(as_json(answer, task, options.top), ensure_ascii=False))
+        print_json(as_json(answer, task, options.top))
 
 
 def _check_top(top: int | None, task: Any) -> None:

@@ -1,9 +1,8 @@
 """``bertfam pretrain``."""
 
 import argparse
-import json
 
-from bertfam_tf.cli.common import Commands, add_command, add_recipe
+from bertfam_tf.cli.common import Commands, add_command, add_recipe, print_json
 
 
 def add(commands: Commands) -> None:
@@ -22,4 +21,4 @@ def run(options: argparse.Namespace) -> None:
     from bertfam_tf.plan import flops_per_token
     from bertfam_tf.recipes import pretrain
 
-    print(json.dumps(pretrain(recipe, flops=flops_per_token), ensure_ascii=False))
+    print_json(pretrain(recipe, flops=flops_per_token))

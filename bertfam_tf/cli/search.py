@@ -1,12 +1,12 @@
 """``bertfam search``."""
 
 import argparse
-import json
 
 from bertfam_tf.cli.common import (
     LANGUAGES,
     Commands,
     add_command,
+    print_json,
     prompt_name,
     set_language,
     stdin_lines,
@@ -41,4 +41,4 @@ def run(options: argparse.Namespace) -> None:
     found = index.search(task, queries, top=options.top, prompt=prompt)
     for query, hits in zip(queries, found, strict=True):
         results = [{**hit._asdict(), "score": round(hit.score, 6)} for hit in hits]
-        print(json.dumps({"query": query, "results": results}, ensure_ascii=False))
+        print_json({"query": query, "results": results})

@@ -1,7 +1,6 @@
 """``bertfam tokenize``."""
 
 import argparse
-import json
 import os
 import sys
 import unicodedata
@@ -9,7 +8,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from bertfam_tf.cli.common import Commands, add_command
+from bertfam_tf.cli.common import Commands, add_command, print_json
 
 
 def add(commands: Commands) -> None:
@@ -57,7 +56,7 @@ def run(options: argparse.Namespace) -> None:
                 print(*row["token_ids"])
             elif options.json:
                 shown = {"text": text.decode("utf-8", "replace")}
-                print(json.dumps(shown | row, ensure_ascii=False))
+                print_json(shown | row)
             else:
                 print(f"\n{_visible(text)}", *([] if pair is None else [_visible(pair)]))
                 if tokenizer.token_shape:

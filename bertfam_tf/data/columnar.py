@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from bertfam_tf import parsing
+from bertfam_tf.data import columnar_limits
 from bertfam_tf.data.records import Column, record_row
 from bertfam_tf.data.rows import InvalidRow, Row
 from bertfam_tf.names import truncated, unknown
 
-_BATCH = 1024
 _ARROW_FILE = b"ARROW1"
 
 
@@ -36,30 +36,35 @@ def columnar_rows(file: Path, columns: Mapping[str, Column]) -> Iterator[Row | I
     with opened(file) as (schema, batches):
         names = _top_names(file, columns, schema.names)
         classes = class_names(schema.metadata)
-        for batch in batches(names):
-            for record in _records(file, number, batch):
-                if isinstance(record, InvalidRow):
-                    yield record
-                else:
-                    for name in classes.keys() & record.keys():
-                        record[name] = named(record[name], classes[name])
-                    yield record_row(f"{file}: row {number}", record, columns)
-                number += 1
+        for record in records(file, batches(names)):
+            if isinstance(record, InvalidRow):
+                yield record
+            else:
+                for name in classes.keys() & record.keys():
+                    record[name] = named(record[name], classes[name])
+                yield record_row(f"{file}: row {number}", record, columns)
+            number += 1
 
 
-def _records(file: Path, first: int, batch: Any) -> Iterator[dict[str, Any] | InvalidRow]:
-    """Yields the rows of a batch as dicts.
+def records(file: Path, batches: Iterable[Any]) -> Iterator[dict[str, Any] | InvalidRow]:
+    """Yields the rows of record batches as dicts, of which few are in memory if they are large.
 
     Args:
         file: the file, for errors.
-        first: the number of the batch's first row.
-        batch: a record batch.
+        batches: its record batches.
     """
-    try:
-        yield from batch.to_pylist()
-    except (ValueError, OverflowError):  # strings that are not UTF-8, dates that Python lacks
-        for row in range(batch.num_rows):
-            yield _record(f"{file}: row {first + row}", batch.slice(row, 1))
+    number = 0
+    for batch in batches:
+        # Rows that share a value of a dictionary are separate strings in Python.
+        step = columnar_limits.rows_at_a_time(batch.get_total_buffer_size())
+        for start in range(0, batch.num_rows, step):
+            rows = batch.slice(start, step)
+            try:
+                yield from rows.to_pylist()
+            except (ValueError, OverflowError):  # strings not in UTF-8, dates that Python lacks
+                for row in range(rows.num_rows):
+                    yield _record(f"{file}: row {number + row}", rows.slice(row, 1))
+            number += rows.num_rows
 
 
 def _record(location: str, batch: Any) -> dict[str, Any] | InvalidRow:
@@ -132,17 +137,15 @@ def opened(file: Path) -> Iterator[tuple[Any, Any]]:
             from pyarrow import parquet
 
             with parquet.ParquetFile(file) as table:
-                yield (
-                    table.schema_arrow,
-                    lambda names: table.iter_batches(_BATCH, columns=names),
-                )
-        elif start == _ARROW_FILE:
-            with arrow.memory_map(str(file)) as source, arrow.ipc.open_file(source) as table:
-                every = (table.get_batch(i) for i in range(table.num_record_batches))
-                yield table.schema, lambda names: _selected(every, names)
+                yield table.schema_arrow, lambda names: _parquet_batches(file, table, names)
         else:
-            with arrow.OSFile(str(file)) as source, arrow.ipc.open_stream(source) as table:
-                yield table.schema, lambda names: _selected(table, names)
+            stream = start != _ARROW_FILE
+            with arrow.memory_map(str(file)) as source:
+                columnar_limits.check_arrow(file, source, stream=stream)
+                source.seek(0)
+                open_arrow = arrow.ipc.open_stream if stream else arrow.ipc.open_file
+                with open_arrow(source) as table:
+                    yield table.schema, lambda names: _selected(_arrow_batches(table), names)
     except (arrow.ArrowException, UnicodeDecodeError, OSError) as error:
         if getattr(error, "errno", None) is not None:
             raise
@@ -152,14 +155,28 @@ def opened(file: Path) -> Iterator[tuple[Any, Any]]:
         ) from error
 
 
+def _parquet_batches(file: Path, table: Any, names: list[str]) -> Iterator[Any]:
+    """Yields record batches of a ``ParquetFile``, of as many rows as its pages allow."""
+    for group in range(table.num_row_groups):
+        size = columnar_limits.largest_value(file, table.metadata, group, names)
+        rows = columnar_limits.rows_at_a_time(size)
+        yield from table.iter_batches(rows, row_groups=[group], columns=names)
+
+
+def _arrow_batches(table: Any) -> Iterable[Any]:
+    """Returns the record batches of a reader of files or of streams."""
+    if not hasattr(table, "num_record_batches"):
+        return table
+    return (table.get_batch(number) for number in range(table.num_record_batches))
+
+
 def _selected(batches: Iterable[Any], names: list[str]) -> Iterator[Any]:
-    """Yields parts of record batches, checked: pyarrow itself reads whatever offsets point to."""
+    """Yields columns of record batches, checked: pyarrow reads whatever offsets point to."""
     for batch in batches:
         selected = batch.select(names)
         for column in selected.columns:
             _check(column)
-        for start in range(0, selected.num_rows, _BATCH):
-            yield selected.slice(start, _BATCH)
+        yield selected
 
 
 def _check(column: Any) -> None:

@@ -97,4 +97,4 @@ def not_a_number(value: str, what: str) -> str:
 
 def not_listed(value: str, known: Sequence[str], what: str) -> str:
     """Returns the error message."""
-    return f"The {what} '{value}' is not one of: {', '.join(known)}."
+    return f"The {what} '{value}' is not one of: {truncated(', '.join(known), 2000)}."

@@ -20,7 +20,9 @@ _Record = tuple[int, int, list[str]]
 _LABEL = "label"
 _LARGEST_CELL = 2**31 - 1
 _PIECE = 1 << 16
-_BETWEEN = " \t\r\n,"
+_WHITE_SPACE = " \t\r\n"
+# Tokens of a JSON array, and the tokens that may be before them.
+_PUNCTUATION = {("[", ""), (",", "element")}
 
 
 def tsv_rows(file: Path, columns: Mapping[str, Column]) -> Iterator[Row | InvalidRow]:
@@ -183,20 +185,24 @@ def elements(file: Path) -> Iterator[tuple[int, Any]]:
         def problem(what: object) -> ValueError:
             return ValueError(f"{file}: line {line} is not JSON: {truncated(what)}.")
 
-        opened = False
+        before = ""  # the array's last token: "[", "," or "element"
         while True:
             # Between elements.
             start = at
-            while at < len(text) and text[at] in _BETWEEN:
+            while at < len(text) and text[at] in _WHITE_SPACE:
                 at += 1
             line += text.count("\n", start, at)
             if at < len(text):
-                if not opened and text[at] == "[":
-                    at, opened = at + 1, True
-                    continue
-                if text[at] == "]":
+                if text[at] == "]" and before != ",":
                     at += 1
                     break
+                if (text[at], before) in _PUNCTUATION:
+                    at, before = at + 1, text[at]
+                    continue
+                if text[at] in ",]":
+                    raise problem(f"there is no element before {text[at]!r}")
+                if before == "element":
+                    raise problem("there is no comma between two elements")
                 try:
                     record, end = parse(text, at)
                 except RecursionError:
@@ -205,10 +211,11 @@ def elements(file: Path) -> Iterator[tuple[int, Any]]:
                     if ended:
                         raise problem(error) from None
                 else:
-                    yield line, record
-                    line += text.count("\n", at, end)
-                    at, size = end, _PIECE
-                    continue
+                    if end < len(text) or ended:  # a number may continue in the next piece
+                        yield line, record
+                        line += text.count("\n", at, end)
+                        at, size, before = end, _PIECE, "element"
+                        continue
             elif ended:
                 raise problem("the array does not end")
             if len(text) - at > parsing.MAX_COMPRESSED_LINE:

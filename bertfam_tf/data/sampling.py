@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from bertfam_tf import parsing
-from bertfam_tf.data.columnar import class_names, named, opened
+from bertfam_tf.data.columnar import class_names, named, opened, records
 from bertfam_tf.data.records import elements, is_json_array
+from bertfam_tf.data.rows import InvalidRow
 from bertfam_tf.names import join_names
 
 ROWS = 1000
@@ -48,15 +49,16 @@ def sample(file: Path, format: str, count: int = ROWS) -> list[dict[str | int, A
     Raises:
         ValueError: for a file that is damaged or has no rows.
     """
-    rows: list[dict[str | int, Any]]
+    rows: list[dict[str | int, Any]] = []
     if format in ("parquet", "arrow"):
         with opened(file) as (schema, batches):
             classes = class_names(schema.metadata)
-            records = (row for batch in batches(schema.names) for row in batch.to_pylist())
-            rows = [
-                {name: named(x, classes[name]) if name in classes else x for name, x in row.items()}
-                for row in islice(records, count)
-            ]
+            for row in islice(records(file, batches(schema.names)), count):
+                if isinstance(row, InvalidRow):
+                    raise row
+                rows.append(
+                    {n: named(x, classes[n]) if n in classes else x for n, x in row.items()}
+                )
     elif format == "json" and is_json_array(file):
         rows = [record for _, record in islice(elements(file), count)]
     elif format in ("json", "jsonl"):

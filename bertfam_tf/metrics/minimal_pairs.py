@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,6 +9,8 @@ from typing import Any
 
 import keras
 import numpy as np
+
+from bertfam_tf import parsing
 
 _SUFFIXES = (".jsonl", ".jsonl.gz")
 
@@ -25,13 +26,20 @@ def read_minimal_pairs(folder: str | Path) -> dict[str, list[tuple[str, str]]]:
         The pairs of each paradigm, acceptable sentence first, by the name of the file, sorted.
 
     Raises:
-        ValueError: if there is no such file, or a line is not such an object.
+        ValueError: if there is no such file, several are of one paradigm, or a line is not such an
+            object.
     """
     folder = Path(folder)
     files = sorted(f for f in folder.iterdir() if f.name.endswith(_SUFFIXES))
     if not files:
         raise ValueError(f"{folder} has no files named {' or '.join('*' + s for s in _SUFFIXES)}.")
-    return {file.name.split(".jsonl")[0]: _read(file) for file in files}
+    pairs: dict[str, list[tuple[str, str]]] = {}
+    for file in files:
+        name = file.name.split(".jsonl")[0]
+        if name in pairs:
+            raise ValueError(f"{folder} has several files of the paradigm {name}, expected one.")
+        pairs[name] = _read(file)
+    return pairs
 
 
 def minimal_pairs(
@@ -83,23 +91,22 @@ def minimal_pairs(
 
 
 def _read(file: Path) -> list[tuple[str, str]]:
-    opened = gzip.open if file.suffix == ".gz" else open
     pairs = []
-    with opened(file, "rt", encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-                pair = row["sentence_good"], row["sentence_bad"]
-            except (ValueError, KeyError, TypeError) as error:
-                raise ValueError(
-                    f"{file}, line {number}: expected a JSON object with sentence_good and "
-                    f"sentence_bad, got {line.strip()[:80]!r}."
-                ) from error
-            if not all(isinstance(text, str) and text for text in pair):
-                raise ValueError(f"{file}, line {number}: sentences must be non-empty text.")
-            pairs.append(pair)
+    for number, line in enumerate(parsing.byte_lines(file), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+            pair = row["sentence_good"], row["sentence_bad"]
+            valid = all(isinstance(text, str) and text.encode() for text in pair)
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise ValueError(
+                f"{file}, line {number}: expected a JSON object with sentence_good and "
+                f"sentence_bad, got {line.strip().decode('utf-8', 'backslashreplace')[:80]!r}."
+            ) from error
+        if not valid:
+            raise ValueError(f"{file}, line {number}: sentences must be non-empty text.")
+        pairs.append(pair)
     if not pairs:
         raise ValueError(f"{file} has no pairs.")
     return pairs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
@@ -22,6 +23,8 @@ from bertfam_tf.training.callbacks.history import History
 
 SEED = "train.seed"
 _IGNORED = ("output",)
+# Bytes of a directory's name: Linux allows 255, of which its temporary copy takes 14.
+_LONGEST_NAME, _SHORTENED = 240, 200
 _log = logging.getLogger(__name__)
 
 
@@ -198,12 +201,21 @@ def sweep(
         pairs = list(zip(values, combination, strict=True))
         chosen = [f"{key}={value}" for key, value in pairs]
         names = [f"{key.rpartition('.')[2]}={value}" for key, value in pairs]
-        name = ",".join(names).replace("/", "_")
+        name = _directory_name(",".join(names))
         output = f"output={json.dumps(f'{base.output}/{name}')}"
         recipes.append(load_run(file, [*overrides, *chosen, output]))
     for recipe in recipes:
         train(recipe, flops=flops)
     return [_read(expand(recipe.output)) for recipe in recipes]
+
+
+def _directory_name(values: str) -> str:
+    """Returns a run's name for its values, within the length that file systems allow."""
+    name = values.replace("/", "_")
+    if len(name.encode()) <= _LONGEST_NAME:
+        return name
+    digest = hashlib.sha256(values.encode()).hexdigest()[:12]
+    return f"{name.encode()[:_SHORTENED].decode(errors='ignore')}…{digest}"
 
 
 def best(runs: Sequence[Run]) -> tuple[str, Run] | None:

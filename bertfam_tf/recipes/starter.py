@@ -22,7 +22,7 @@ from bertfam_tf.data.inputs import TEXT
 from bertfam_tf.data.reading import format_of, is_published
 from bertfam_tf.data.rows import Row, Rows
 from bertfam_tf.data.sampling import guess_columns, no_column, sample
-from bertfam_tf.names import truncated
+from bertfam_tf.names import printable, truncated
 from bertfam_tf.recipes.schema import DataConfig
 from bertfam_tf.recipes.splits import rows_of, trainable_task
 from bertfam_tf.text import Tokenizer
@@ -250,9 +250,10 @@ def table(inspection: Inspection) -> Iterator[str]:
         total = words if tagged else inspection.rows.count
         yield f"\n{len(inspection.labels):,} {inspection.what}s:"
         shown = list(inspection.labels.items())[:_SHOWN]
-        width = max(len(truncated(label, 60)) for label, _ in shown)
-        for label, count in shown:
-            yield f"  {truncated(label, 60):<{width}}  {count:>9,}  {count / total:6.1%}"
+        names = [printable(truncated(label, 60)) for label, _ in shown]
+        width = max(map(len, names))
+        for name, (_, count) in zip(names, shown, strict=True):
+            yield f"  {name:<{width}}  {count:>9,}  {count / total:6.1%}"
         rest = len(inspection.labels) - len(shown)
         if rest:
             yield f"  … and {rest:,} more with fewer rows"

@@ -11,13 +11,14 @@ import numpy as np
 from bertfam_tf.data import read_rows
 from bertfam_tf.data.published import columns_of
 from bertfam_tf.data.rows import Row
-from bertfam_tf.files import atomic
+from bertfam_tf.files import atomic, check_kind
 from bertfam_tf.names import join_names, unknown
 from bertfam_tf.recipes.reading import expand
 from bertfam_tf.recipes.schema import Recipe
 from bertfam_tf.recipes.splits import columns, published_name
 from bertfam_tf.tasks import Task, TextClassifier, TextRegressor
 
+_HEADER = b"index\tprediction\n"
 # Labels by the name of the file; None for scores.
 _NUMBERS = ("0", "1")
 _ENTAILMENT = ("entailment", "not_entailment")
@@ -47,6 +48,7 @@ def write_submission(task: Task, recipe: Recipe, file: str | Path, split: str = 
     Raises:
         ValueError: if the name of the file is unknown, the task is of another kind or has other
             labels, or the recipe has no such split.
+        FileExistsError: if there is another kind of file, such as GLUE's own data.
     """
     file = Path(file)
     if file.name not in FILES:
@@ -54,12 +56,13 @@ def write_submission(task: Task, recipe: Recipe, file: str | Path, split: str = 
     kind = TextRegressor if FILES[file.name] is None else TextClassifier
     if task.problem_type != kind.problem_type:
         raise ValueError(f"{file.name} is for a {kind.__name__}, got a {type(task).__name__}.")
+    check_kind(file, "a file of predictions for GLUE's server", _HEADER)
     labels = _labels(task, recipe, file.name)
     rows = _rows(recipe, split, type(task).__name__)
     features = {name: [row.features[name] for _, row in rows] for name in rows[0][1].features}
     answers = task.predict(features, batch_size=recipe.train.batch_size or 32)
     with atomic(file) as temporary, temporary.open("w", encoding="utf-8") as output:
-        output.write("index\tprediction\n")
+        output.write(_HEADER.decode())
         for (index, _), answer in zip(rows, answers, strict=True):
             given = f"{np.clip(answer, 0, 5):.3f}" if labels is None else labels[answer["label"]]
             output.write(f"{index}\t{given}\n")
@@ -75,7 +78,7 @@ def _labels(task: Task, recipe: Recipe, name: str) -> dict[str, str] | None:
     found = {new: old for old, new in renamed.items()} or {each: each for each in task.class_names}
     if labels == _NUMBERS and len(found) == 2 and set(found.values()) != set(labels):
         found = dict(zip(task.class_names, labels, strict=True))
-    if set(found.values()) != set(labels):
+    if set(found.values()) != set(labels) or not set(task.class_names) <= found.keys():
         raise ValueError(
             f"{name} has the labels {join_names(labels)}, got a task with the labels "
             f"{join_names(task.class_names)}."

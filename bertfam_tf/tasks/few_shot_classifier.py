@@ -328,7 +328,8 @@ class FewShotClassifier(TextClassifier):
                 labels += given.tolist()
         if not texts:
             raise ValueError(NO_TEXT)
-        missing = [name for i, name in enumerate(self.class_names) if i not in set(labels)]
+        present = set(labels)
+        missing = [name for i, name in enumerate(self.class_names) if i not in present]
         if missing:
             raise ValueError(f"There are no examples of the labels {join_names(missing)}.")
         return Examples(texts, np.asarray(labels))

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import keras
 
-from bertfam_tf import parsing
-from bertfam_tf.checkpoints import Checkpoint
+from bertfam_tf.checkpoints import Checkpoint, keras_files
 from bertfam_tf.names import truncated
 from bertfam_tf.sources import CheckpointError, opened, resolve
 from bertfam_tf.tasks import options as declared
@@ -98,13 +96,10 @@ def _load_keras(file: Path) -> Any:
     if not file.is_file():
         raise CheckpointError(f"There is no file {file}.")
     try:
-        with zipfile.ZipFile(file) as archive:
-            size = archive.getinfo("config.json").file_size
-        if size > parsing.MAX_BYTES:
-            raise ValueError(
-                f"config.json has {size:,} bytes, expected at most {parsing.MAX_BYTES:,}."
-            )
+        keras_files.check(file)
         return keras.models.load_model(file)
+    except CheckpointError:
+        raise
     except Exception as error:  # Keras and h5py raise many types of errors
         raise CheckpointError(
             f"{file} cannot be loaded as a model of Keras: {truncated(error)}"

@@ -43,6 +43,13 @@ def test_page(found, tmp_path):
 
 
 @pytest.mark.extended
+def test_a_page_with_a_label_of_a_megabyte(tmp_path):
+    """It had the label in each cell of its row and column: 22 MB."""
+    labels = ["x" * 1_000_000, *map(str, range(9))]
+    made = Report(labels, ["a"], np.array([0]), np.eye(10)[:1])
+    assert made.write(tmp_path / "page.html").stat().st_size < 2_000_000
+
+
 def test_of_a_task(tiny):
     task = bf.TextClassifier.from_pretrained(tiny)
     labels = ["negative", "neutral", "positive", "negative", "neutral"]

@@ -3,6 +3,7 @@
 import gzip
 import json
 import logging
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -145,6 +146,69 @@ def test_arrow_files_that_point_outside(tmp_path, kind):
         read_rows(file)
 
 
+def _write_large(file, text, compression):
+    """Writes rows that share one text, which a file of a few kilobytes holds."""
+    arrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    indices = arrow.array([0] * 1024, arrow.int32())
+    column = arrow.DictionaryArray.from_arrays(indices, arrow.array([text]))
+    if file.suffix == ".parquet":
+        parquet.write_table(arrow.table({"text": column}), file, compression=compression or "none")
+        return
+    options = arrow.ipc.IpcWriteOptions(compression=compression)
+    write = arrow.ipc.new_file if file.suffix == ".feather" else arrow.ipc.new_stream
+    table = arrow.table({"text": column})
+    with arrow.OSFile(str(file), "wb") as sink, write(sink, table.schema, options=options) as out:
+        out.write_table(table)
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.feather", "a.arrow"])
+def test_values_that_expand(tmp_path, name):
+    """JSON and gzip have the same limit; texts of other tests are compressed too."""
+    file = tmp_path / name
+    _write_large(file, "a" * (65 << 20), "zstd")
+    assert file.stat().st_size < 1 << 16
+    with pytest.raises(ValueError, match=rf"{name}: .* would expand to 68,15.*at most 67,10"):
+        read_rows(file, {"text": "text"})
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.feather", "a.arrow"])
+def test_rows_that_share_a_value(tmp_path, monkeypatch, name):
+    """1,024 rows of 64 KiB are not strings in Python at the same time."""
+    monkeypatch.setattr("bertfam_tf.data.columnar_limits._BATCH_BYTES", 1 << 20)
+    file = tmp_path / name
+    _write_large(file, "a" * (1 << 16), None)
+    tracemalloc.start()
+    try:
+        count = sum(len(row.features["text"]) for row in columnar_rows(file, {"text": "text"}))
+        assert count == 1 << 26
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_list_that_expands(tmp_path):
+    arrow = pytest.importorskip("pyarrow")
+    words = arrow.array([[None] * (65 << 20)], arrow.list_(arrow.string()))
+    file = _columnar(tmp_path / "a.parquet", {"text": words})
+    with pytest.raises(ValueError, match=r"a\.parquet: column text\..*: its lists of .* expand to"):
+        read_rows(file, {"text": "text"})
+
+
+@pytest.mark.parametrize("cut", [5, 40, 200])
+def test_damaged_sizes(tmp_path, cut):
+    """The sizes that a file declares are read before pyarrow reads it."""
+    for name in ("a.parquet", "a.feather", "a.arrow"):
+        file = tmp_path / name
+        _write_large(file, "a fine film " * 100, "zstd")
+        data = bytearray(file.read_bytes())
+        data[4 : 4 + cut] = b"\xff" * cut
+        file.write_bytes(data)
+        with pytest.raises(ValueError, match=rf"{name}"):
+            read_rows(file, {"text": "text"})
+
+
 @pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
 def test_columns_and_classes_that_are_wrong(tmp_path, name):
     arrow = pytest.importorskip("pyarrow")
@@ -207,8 +271,18 @@ def test_a_json_array_is_read_object_by_object(tmp_path):
             "line 3 is not JSON: th",
         ),
         ('[{"text": "a", "label": "x"}]' + " " * 70_000 + "x", "there is more after the array's e"),
+        ('[,{"text": "a", "label": "x"}]', "line 1 is not JSON: there is no element before ','"),
+        (
+            '[{"text": "a", "label": "x"},\n,{"text": "b", "label": "x"}]',
+            "line 2 is not JSON: there is no element before ','",
+        ),
+        ('[{"text": "a", "label": "x"},\n]', "line 2 is not JSON: there is no element before ']'"),
+        (
+            '[{"text": "a", "label": "x"}\n{"text": "b", "label": "x"}]',
+            "line 2 is not JSON: there is no comma between two elements",
+        ),
     ],
-    ids=range(9),
+    ids=range(13),
 )
 def test_json_arrays_that_are_wrong(tmp_path, content, error):
     data = content if isinstance(content, bytes) else content.encode()

@@ -44,6 +44,32 @@ def test_errors(tmp_path):
         read_minimal_pairs(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("content", "error"),
+    [
+        (b"[" * 10_000, "line 1: expected a JSON object"),
+        (b'{"sentence_good": "\\ud800", "sentence_bad": "a"}', "line 1: expected a JSON object"),
+        (b'{"sentence_good": "\xff", "sentence_bad": "a"}', "line 1: expected a JSON object"),
+        (b'{"sentence_good": "", "sentence_bad": "a"}', "line 1: sentences must be non-empty text"),
+        (gzip.compress(b" " * (65 << 20)), "has a line of more than 64 MiB"),
+        (gzip.compress(b"{}\n" * 100)[:-9], "cannot be decompressed|line 1"),
+    ],
+    ids=range(6),
+)
+def test_files_that_are_damaged(tmp_path, content, error):
+    name = "bad.jsonl.gz" if content[:2] == b"\x1f\x8b" else "bad.jsonl"
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=rf"{name}.*({error})"):
+        read_minimal_pairs(tmp_path)
+
+
+def test_two_files_of_one_paradigm(tmp_path):
+    _write(tmp_path, "agreement.jsonl", PAIRS["agreement"])
+    _write(tmp_path, "agreement.jsonl.gz", PAIRS["agreement"], gzip.open)
+    with pytest.raises(ValueError, match="has several files of the paradigm agreement"):
+        read_minimal_pairs(tmp_path)
+
+
 @pytest.mark.extended
 @pytest.mark.parametrize("task_class", [bf.MaskedLM, bf.CausalLM])
 def test_language_models(task_class, smallest):

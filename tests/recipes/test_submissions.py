@@ -91,6 +91,14 @@ def test_errors(recipe, smallest, tmp_path):
     with pytest.raises(ValueError, match=r"names no test file; name it as data.test=FILE"):
         write_submission(other, recipe(test=None), tmp_path / "STS-B.tsv")
     assert not [name for name in FILES if (tmp_path / name).exists()]
+    two = bf.TextClassifier.from_pretrained(smallest, labels=["x", "y"])
+    renamed = recipe(labels={"0": "no", "1": "yes"})
+    with pytest.raises(ValueError, match=r"labels 0, 1, got a task with the labels x, y"):
+        write_submission(two, renamed, tmp_path / "CoLA.tsv")
+    (tmp_path / "QNLI.tsv").write_text("index\tquestion\tsentence\n")
+    with pytest.raises(FileExistsError, match=r"QNLI.tsv exists and is not a file of predictions"):
+        write_submission(two, recipe(), tmp_path / "QNLI.tsv")
+    assert (tmp_path / "QNLI.tsv").read_text() == "index\tquestion\tsentence\n"
 
 
 @pytest.mark.extended

@@ -1,10 +1,13 @@
 """Keras' own verbs on backbones, heads, tasks, and functional models on them."""
 
+import io
 import json
+import re
 import subprocess
 import sys
 import zipfile
 
+import h5py
 import keras
 import numpy as np
 import pytest
@@ -248,6 +251,53 @@ def test_damaged_and_hostile_keras_files_are_named(task, tmp_path, monkeypatch):
             bf.load(file)
         assert str(file) in str(caught.value)
     assert not (tmp_path / "executed").exists()
+
+
+def _weights(values, **options):
+    """Returns an HDF5 file with one tensor, as bytes."""
+    with h5py.File(content := io.BytesIO(), "w") as file:
+        file.create_dataset("vars/0", data=values, **options)
+    return content.getvalue()
+
+
+def test_keras_files_that_expand(task, tmp_path):
+    """The file of each case has less than 1 MB, and gigabytes or 65 MiB in memory."""
+    task.save(tmp_path / "task.keras")
+    with zipfile.ZipFile(tmp_path / "task.keras") as file:
+        large = re.sub(
+            rb'"vocab_size": [0-9]+', b'"vocab_size": 1073741824', file.read("config.json")
+        )
+    zeros = np.zeros(1 << 20, "float32")
+    content = io.BytesIO()
+    with h5py.File(content, "w") as file:
+        file.create_dataset("vars/0", (1 << 29,), "float32", chunks=(1 << 20,))
+    dense = keras.Sequential([keras.Input((8,)), keras.layers.Dense(8)])
+    dense.save(tmp_path / "dense.keras")
+    with zipfile.ZipFile(tmp_path / "dense.keras") as file:
+        units = file.read("config.json").replace(b'"units": 8', b'"units": 1000000000')
+    hostile = {
+        "member": ("task", {"model_weights.h5": b"0" * (65 << 20)}, "model.weights.h5 has 68,1"),
+        "other": ("task", {"assets_x": b"0" * (65 << 20)}, "assets.x has 68,1"),
+        "tensor": ("task", {"model_weights.h5": content.getvalue()}, "vars/0 declares 2,147,483,6"),
+        "compressed": (
+            "task",
+            {"model_weights.h5": _weights(zeros, compression="gzip")},
+            "vars/0 declares 4,194,304 bytes, but the file contains",
+        ),
+        "config": ("task", {"config_json": large}, "weights, but only"),
+        "layer": ("dense", {"config_json": units}, "with 9,000,000,000 weights, but only"),
+    }
+    for case, (source, change, error) in hostile.items():
+        with zipfile.ZipFile(tmp_path / f"{source}.keras") as file:
+            extra = {name.replace("_", ".", 1) for name in change} - set(file.namelist())
+        file = _rewritten(tmp_path / f"{source}.keras", tmp_path / f"{case}.keras", **change)
+        with zipfile.ZipFile(file, "a", zipfile.ZIP_DEFLATED) as archive:
+            for name in extra:
+                archive.writestr(name, change[name.replace(".", "_", 1)])
+        assert file.stat().st_size < 1 << 20
+        with pytest.raises(CheckpointError, match=f"(?s){error}") as caught:
+            bf.load(file)
+        assert str(file) in str(caught.value)
 
 
 @pytest.mark.extended

@@ -318,3 +318,63 @@ train: {{epochs: 1, batch_size: 3}}
     found = evaluate(task, recipe, "dev", "de")
     np.testing.assert_allclose(found["loss"], metrics["de_loss"], rtol=1e-5)
     assert "fr_loss" not in found
+
+
+@pytest.mark.extended
+def test_xnli_from_the_recipe_to_one_export(tmp_path, capsys):
+    """Trained in English by configs/xlm/xnli.yaml, scored in the others by the same command.
+
+    The hypothesis has a letter for its label, the same in each language.
+    """
+    languages = ("en", "fr", "de", "es", "zh", "ar")
+    codes = {code: number for number, code in enumerate(languages)}
+    labels = {"x": "entailment", "y": "neutral", "z": "contradiction"}
+    made = published.tokenizer("xlm")
+    shape = dict(hidden_size=32, intermediate_size=128, num_heads=2, num_layers=1, dropout=0.0)
+    backbone = bf.build("xlm", "tiny", vocab_size=made.vocab_size, num_languages=6, **shape)
+    options = {"language_id": 0, "languages": codes, "pair": True}
+    untrained = bf.TextClassifier(backbone, made, list(labels.values()), **options)
+    untrained.save_pretrained(tmp_path / "pretrained")
+    draw = np.random.default_rng(0)
+
+    def write(name, count):
+        rows = []
+        for number in range(count):
+            words = [" ".join(draw.choice(list("abcdefgh"), 3)) for _ in range(2)]
+            letter = "xyz"[number % 3]
+            rows.append(f"{words[0]}\t{words[1]} {letter}\t{labels[letter]}\n")
+        (tmp_path / f"{name}.tsv").write_text("".join(rows))
+        return str(tmp_path / f"{name}.tsv")
+
+    dev = {code: write(f"dev.{code}", 24) for code in languages[1:]}
+    changed = {
+        "output": tmp_path / "run",
+        "model.path": tmp_path / "pretrained",
+        "model.max_length": 24,
+        "data.train": write("train.en", 96),
+        "data.dev": write("dev.en", 24),
+        "data.dev_languages": json.dumps(dev),
+        "train.epochs": 8,
+        "train.batch_size": 8,
+        "train.learning_rate": 0.01,
+    }
+    recipe = str(Path(__file__).parents[2] / "configs" / "xlm" / "xnli.yaml")
+    assert main(["train", recipe, *(f"{key}={value}" for key, value in changed.items())]) == 0
+    metrics = json.loads(capsys.readouterr().out.splitlines()[-1])
+    found = {"en": metrics["accuracy"]} | {c: metrics[f"{c}_accuracy"] for c in languages[1:]}
+    with capsys.disabled():
+        print("\naccuracy, chance 0.333:", {code: round(x, 3) for code, x in found.items()})
+    assert min(found.values()) > 0.6
+
+    assert main(["export", str(tmp_path / "run"), str(tmp_path / "served")]) == 0
+    served = tf.saved_model.load(str(tmp_path / "served" / "1")).signatures["in_language"]
+    task = bf.load(tmp_path / "run" / MODEL)
+    texts = {"text": ["a b", "c d"], "text_pair": ["a h x", "b z"]}
+    answers = {}
+    for code in languages:
+        inputs = {name: tf.constant(column) for name, column in texts.items()}
+        scores = served(language=tf.constant([code] * 2), **inputs)["scores"].numpy()
+        expected = [each["scores"] for each in task.predict(texts, language=code)]
+        np.testing.assert_allclose(scores, expected, atol=1e-5)
+        answers[code] = scores
+    assert len({scores.tobytes() for scores in answers.values()}) == len(languages)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bertfam_tf.names import printable
 from bertfam_tf.recipes.directory import Flops
 from bertfam_tf.recipes.experiments.cells import EVALUATE, Cell, Run
 from bertfam_tf.recipes.experiments.running import runs_of
@@ -337,4 +338,4 @@ def _markdown(table: Iterable[Sequence[str]]) -> list[str]:
 
 
 def _escaped(text: str) -> str:
-    return text.replace("|", "\\|")
+    return printable(text).replace("|", "\\|")
