@@ -45,6 +45,13 @@ _LINES = (
     ),
     ("num_train_epochs", "Write epochs=3."),
     ("per_device_train_batch_size train_batch_size", "Write batch_size=32."),
+    ("num_iterations", "Write pairs=20."),
+    ("num_epochs", "Write epochs=1."),
+    (
+        "body_learning_rate",
+        "Write task.compile(bertfam_tf.optimizers.adamw(2e-5, total_steps=300)) before fit, with "
+        "the number of steps of all epochs.",
+    ),
     ("eval_dataset validation_dataset", "Write validation_data=(texts, labels)."),
     # Names of this package.
     (
@@ -57,9 +64,13 @@ _LINES = (
     ),
     (
         "AutoModelForSequenceClassification TFAutoModelForSequenceClassification "
-        "BertForSequenceClassification TFBertForSequenceClassification BertTextClassifier "
-        "SetFitModel",
+        "BertForSequenceClassification TFBertForSequenceClassification BertTextClassifier",
         'Write bertfam_tf.TextClassifier.from_pretrained(path, labels=["negative", "positive"]).',
+    ),
+    (
+        "SetFitModel SetFitTrainer",
+        "Write bertfam_tf.FewShotClassifier.from_pretrained(path, "
+        'labels=["negative", "positive"]).fit(texts, labels).',
     ),
     (
         "pipeline",

@@ -158,7 +158,9 @@ def _drawn(split: Split, number: int, seed: int, files: str | list[str]) -> Spli
     for name in sorted(set(labels.tolist())):
         kept[random.choice(np.flatnonzero(labels == name), number, replace=False)] = True
     mask = tf.constant(kept)
-    chosen = rows.enumerate().filter(lambda i, row: mask[i]).map(lambda i, row: row)
+    # AutoGraph warns of two lambdas in one statement.
+    chosen = rows.enumerate().filter(lambda i, row: mask[i])
+    chosen = chosen.map(lambda i, row: row)
     chosen = chosen.apply(tf.data.experimental.assert_cardinality(int(kept.sum())))
     names = files if isinstance(files, str) else join_names(files, 3)
     text = f"{names}: {kept.sum():,} of {len(labels):,} examples, {number} of each label."

@@ -36,9 +36,11 @@ from bertfam_tf.tasks.text_classifier import (
 from bertfam_tf.tasks.text_embedder import EmbedderArguments, EmbedderOptions, TextEmbedder
 from bertfam_tf.tasks.text_learner import arguments, refuse
 from bertfam_tf.text import Tokenizer
+from bertfam_tf.training import optimizers
 from bertfam_tf.validation import check, in_range, setting
 
-_PAIRS, _TEMPERATURE = 10, 0.3
+# The settings of SetFit's paper.
+_PAIRS, _BATCH_SIZE, _LEARNING_RATE = 20, 16, 2e-5
 _READ_AT_ONCE = 1024
 _SEED_STATE = "seed_generator_state"
 _OWN = ("labels", "temperature")  # options that embedders do not have
@@ -68,6 +70,13 @@ class PretrainedFewShotArguments(FewShotArguments, BackboneOverrides, total=Fals
 @dataclass(frozen=True, kw_only=True)
 class _Components(TaskComponents):
     embedder: TextEmbedder
+
+
+class _PairTrainer(EmbedderTrainer):
+    """Trains an embedder with SetFit's learning rate, if ``compile`` does not set another one."""
+
+    def default_optimizer(self, steps: int | None = None) -> keras.optimizers.Optimizer:
+        return optimizers.adamw(_LEARNING_RATE, total_steps=steps)
 
 
 class Examples(NamedTuple):
@@ -101,11 +110,11 @@ class _Embedder(Modules):
 class FewShotClassifier(TextClassifier):
     """One label of a fixed list for each text, from about 4 to 50 examples for each label.
 
-    A sentence embedder and a logistic regression on its vectors. ``fit`` trains the embedder on
-    pairs of examples with the same label, in contrast to the other examples of their batch (SupCon,
-    arXiv 2004.11362), and then fits the logistic regression to convergence, as SetFit does. Both
-    are in one graph: ``predict``, ``evaluate``, ``save`` and the exports are the same as for
-    ``TextClassifier``. Start from a checkpoint of sentence-transformers.
+    A sentence embedder and a logistic regression on its vectors, as in SetFit. ``fit`` trains the
+    embedder on pairs of examples: the cosine similarity is to be 1 for the same label and 0 for
+    different ones. It then fits the logistic regression to convergence. Both are in one graph:
+    ``predict``, ``evaluate``, ``save`` and the exports are the same as for ``TextClassifier``.
+    Start from a checkpoint of sentence-transformers.
 
     Args:
         backbone: an encoder.
@@ -138,13 +147,12 @@ class FewShotClassifier(TextClassifier):
         """The section ``trainer`` of recipes.
 
         Attributes:
-            pairs: the number of pairs in which each example is the first text.
-            temperature: divides cosine similarities in the loss of pairs.
+            pairs: the number of pairs with the same label, and of pairs with different ones, in
+                which each example is the first text.
             regularization: the weight of the squared weights in the logistic regression.
         """
 
         pairs: int = setting(_PAIRS, at_least=1)
-        temperature: float = setting(_TEMPERATURE, above=0)
         regularization: float = setting(1.0, above=0)
 
         def __post_init__(self) -> None:
@@ -220,10 +228,9 @@ class FewShotClassifier(TextClassifier):
         x: Any,
         y: Any = None,
         *,
-        batch_size: int = 16,
+        batch_size: int = _BATCH_SIZE,
         epochs: int = 1,
         pairs: int = _PAIRS,
-        temperature: float = _TEMPERATURE,
         regularization: float = 1.0,
         seed: int = 0,
         verbose: Any = "auto",
@@ -238,10 +245,11 @@ class FewShotClassifier(TextClassifier):
 
         Args:
             x, y, verbose, callbacks, columns: the same as for ``TextClassifier.fit``. An optimizer
-                that was passed to ``compile`` trains the embedder.
+                that was passed to ``compile`` trains the embedder; the default is AdamW with a peak
+                rate of 2e-5.
             batch_size: pairs in a batch.
             epochs: passes over the pairs; 0 keeps the embedder as it is.
-            pairs, temperature, regularization: the same as for ``Settings``.
+            pairs, regularization: the same as for ``Settings``.
             seed: of pairs, their order, and dropout.
             validation_data: examples to evaluate after the logistic regression is fitted; its
                 losses and metrics are added to the history, as ``val_loss``, ….
@@ -254,7 +262,7 @@ class FewShotClassifier(TextClassifier):
             TypeError: for an argument that does not exist.
         """
         refuse("fit", others, arguments(FewShotClassifier.fit))
-        settings = self.Settings(pairs, temperature, regularization)
+        settings = self.Settings(pairs, regularization)
         in_range("epochs", epochs, at_least=0, integer=True)
         x, y, _ = self._selected((x, y, None), columns)
         examples = self._read(x, y)
@@ -271,10 +279,10 @@ class FewShotClassifier(TextClassifier):
                 trainer.compile(optimizer)
             for i, state in enumerate(_seed_states(trainer)):
                 state.assign([seed, i])
-            first, second, classes = self._pairs(examples, settings, seed)
+            first, second, similarities = self._pairs(examples, settings, seed)
             history = trainer.fit(
                 {TEXT: first, TEXT_PAIR: second},
-                classes,
+                similarities,
                 batch_size=batch_size,
                 epochs=epochs,
                 verbose=verbose,
@@ -292,13 +300,12 @@ class FewShotClassifier(TextClassifier):
     # Recipes ---------------------------------------------------------------------------------
 
     def trainer(self, settings: Any) -> EmbedderTrainer:
-        return EmbedderTrainer(
-            self.embedder, "supervised_contrastive", temperature=settings.temperature
-        )
+        return _PairTrainer(self.embedder, "cosine")
 
     def training_rows(self, rows: tf.data.Dataset, settings: Any, seed: int) -> tf.data.Dataset:
-        first, second, classes = self._pairs(self._read(rows.batch(_READ_AT_ONCE)), settings, seed)
-        return tf.data.Dataset.from_tensor_slices(({TEXT: first, TEXT_PAIR: second}, classes))
+        examples = self._read(rows.batch(_READ_AT_ONCE))
+        first, second, similarities = self._pairs(examples, settings, seed)
+        return tf.data.Dataset.from_tensor_slices(({TEXT: first, TEXT_PAIR: second}, similarities))
 
     def finish_training(self, rows: tf.data.Dataset, settings: Any) -> None:
         self._fit_head(self._read(rows.batch(_READ_AT_ONCE)), settings)
@@ -337,17 +344,22 @@ class FewShotClassifier(TextClassifier):
     def _pairs(
         self, examples: Examples, settings: Any, seed: int
     ) -> tuple[list[bytes], list[bytes], np.ndarray]:
-        """Returns first texts, second texts and classes of pairs, in random order."""
+        """Returns first texts, second texts and similarities of pairs, in random order."""
         random = np.random.default_rng(seed)
         texts, labels = examples
         pairs: list[tuple[int, int]] = []
         for i, label in enumerate(labels):
-            same = np.flatnonzero((labels == label) & (np.arange(len(labels)) != i))
+            same = labels == label
+            others = np.flatnonzero(~same)
+            same[i] = False
             # The only example of a label is paired with itself, under another dropout mask.
-            pairs += [(i, j) for j in random.choice(same if len(same) else [i], settings.pairs)]
-        pairs = [pairs[k] for k in random.permutation(len(pairs))]
-        first, second = ([texts[pair[side]] for pair in pairs] for side in (0, 1))
-        return first, second, labels[[i for i, _ in pairs]].astype(np.float32)
+            positives = np.flatnonzero(same) if same.any() else np.array([i])
+            for candidates in (positives, others):
+                if len(candidates):
+                    pairs += [(i, int(j)) for j in random.choice(candidates, settings.pairs)]
+        order = np.array(pairs)[random.permutation(len(pairs))]
+        first, second = ([texts[i] for i in column] for column in order.T)
+        return first, second, (labels[order[:, 0]] == labels[order[:, 1]]).astype(np.float32)
 
     def _fit_head(self, examples: Examples, settings: Any) -> None:
         vectors = self.embedder.predict(examples.texts)

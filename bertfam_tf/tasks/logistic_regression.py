@@ -1,4 +1,8 @@
-"""Multinomial logistic regression, fitted to convergence."""
+"""Multinomial logistic regression, fitted to convergence.
+
+Keras has no optimizer that converges on a few examples without a learning rate, and SciPy's L-BFGS
+would be a dependency for this function alone; the tests compare the result with scikit-learn's.
+"""
 
 from __future__ import annotations
 

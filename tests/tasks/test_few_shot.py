@@ -1,6 +1,7 @@
 """Few examples: pairs, the logistic regression, and a task like the others."""
 
 import json
+import logging
 
 import numpy as np
 import pytest
@@ -11,19 +12,20 @@ from bertfam_tf.cli import main
 from bertfam_tf.export.runtime.loader import load
 from bertfam_tf.export.tflite import interpreter
 from bertfam_tf.sources import CheckpointError
+from bertfam_tf.tasks.few_shot_classifier import Examples
 from bertfam_tf.tasks.logistic_regression import fit_logistic_regression
 
 LABELS = ["bad", "good"]
 TEXTS = ["a good film", "the good cast", "bad", "a bad plot", "great", "dull"]
 GIVEN = ["good", "good", "bad", "bad", "good", "bad"]
-FIT = {"regularization": 0.01, "verbose": 0}
+FIT = {"epochs": 2, "regularization": 0.01, "verbose": 0}
 NEW = ["good plot", "the bad film", "", "good 🙂"]
 
 
 def _new(path):
     """A classifier on random weights, which need a high rate and no dropout."""
     clf = bf.FewShotClassifier.from_pretrained(path, LABELS, dropout=0.0)
-    clf.compile(bf.optimizers.adamw(1e-3))
+    clf.compile(bf.optimizers.adamw(3e-3))
     return clf
 
 
@@ -40,7 +42,8 @@ def test_fit(fitted):
     answers = clf.predict(TEXTS)
     assert [answer["label"] for answer in answers] == GIVEN
     assert history.history["val_accuracy"] == [1.0]
-    assert len(history.history["loss"]) == 1
+    first, last = history.history["loss"]
+    assert last < first
     assert clf.evaluate(TEXTS, GIVEN, return_dict=True, verbose=0)["accuracy"] == 1.0
     # The head is the logistic regression on the vectors of the embedder, which is the task's own.
     vectors = clf.embedder.predict(TEXTS)
@@ -79,7 +82,8 @@ def test_similar_examples_come_closer(fitted, smallest):
         return cosines[same & ~np.eye(len(TEXTS), dtype=bool)].mean() - cosines[~same].mean()
 
     before = bf.TextEmbedder.from_pretrained(smallest)
-    assert margin(fitted[0].embedder) > margin(before) + 0.01
+    assert margin(before) < 0.1
+    assert margin(fitted[0].embedder) > 0.5
 
 
 @pytest.mark.extended
@@ -115,7 +119,7 @@ def test_invalid_examples(smallest):
         clf.fit(TEXTS, ["best"] * 6)
     with pytest.raises(ValueError, match="labels"):
         clf.fit(TEXTS)
-    with pytest.raises(TypeError, match="'num_iterations'"):
+    with pytest.raises(TypeError, match=r"'num_iterations'.*Write pairs=20\."):
         clf.fit(TEXTS, GIVEN, num_iterations=20)
     with pytest.raises(ValueError, match="pair must be false"):
         bf.FewShotClassifier.from_pretrained(smallest, LABELS, pair=True)
@@ -123,8 +127,30 @@ def test_invalid_examples(smallest):
         bf.FewShotClassifier.from_pretrained(smallest)
 
 
+def test_pairs(smallest):
+    """As many pairs of the same label as of others, whose similarities are 1 and 0."""
+    clf = _new(smallest)
+    labels = np.array([GIVEN.index(label) for label in GIVEN])
+    examples = Examples(TEXTS, labels)
+    first, second, similarities = clf._pairs(examples, clf.Settings(pairs=7), seed=0)
+    assert len(first) == 2 * 7 * len(TEXTS)
+    label = dict(zip(TEXTS, GIVEN, strict=True))
+    same = [label[a] == label[b] for a, b in zip(first, second, strict=True)]
+    np.testing.assert_array_equal(similarities, same)
+    for text in TEXTS:
+        chosen = [s for a, s in zip(first, similarities, strict=True) if a == text]
+        assert sorted(chosen) == [0] * 7 + [1] * 7
+    assert all(a != b for a, b in zip(first, second, strict=True))
+    # The only example of its label.
+    examples = Examples(["a", "b", "c"], np.array([0, 1, 1]))
+    first, second, similarities = clf._pairs(examples, clf.Settings(pairs=1), seed=0)
+    assert ("a", "a", 1.0) in zip(first, second, similarities, strict=True)
+    trainer = clf.trainer(clf.Settings())
+    assert float(trainer.default_optimizer().learning_rate) == pytest.approx(2e-5)
+
+
 @pytest.mark.extended
-def test_recipe(smallest, tmp_path, capsys):
+def test_recipe(smallest, tmp_path, capsys, caplog, monkeypatch):
     """Examples of each label are drawn by the seed, and the run has the dev split's accuracy."""
     rows = [f"{text}\t{label}" for text, label in zip(TEXTS * 2, GIVEN * 2, strict=True)]
     (tmp_path / "train.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
@@ -137,12 +163,14 @@ def test_recipe(smallest, tmp_path, capsys):
         "train": {"epochs": 1, "batch_size": 4, "metrics": ["accuracy"]},
     }
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    monkeypatch.setattr(logging.getLogger("tensorflow"), "propagate", True)
     assert main(["train", str(tmp_path / "recipe.yaml")]) == 0
+    assert "AutoGraph" not in caplog.text
     assert "6 of 12 examples, 3 of each label" in capsys.readouterr().err
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert metrics["accuracy"] > 0.6
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
-    assert json.loads(lines[-1])["step"] == 6  # 6 examples, 4 pairs of each, 4 in a batch
+    assert json.loads(lines[-1])["step"] == 12  # 6 examples, 2 times 4 pairs of each, 4 in a batch
     assert main(["evaluate", str(tmp_path / "run"), "--split", "dev"]) == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert found["accuracy"] == pytest.approx(metrics["accuracy"])
