@@ -79,9 +79,11 @@ def run_once(
         done = directory.metrics()
         if done is not None:
             return done
-        stages = recipe.stages if isinstance(recipe, DistillRecipe) else [recipe]
+        phases = [recipe.train]
+        if isinstance(recipe, DistillRecipe):
+            phases = [stage.train for stage in recipe.stages]
         # A strategy waits for other workers, which end early if the run is finished.
-        with engine.scope(*(stage.train for stage in stages)):
+        with engine.scope(*phases):
             metrics = run(recipe, directory)
         return metrics if metrics or directory.writes else directory.metrics() or {}
 
