@@ -85,17 +85,12 @@ def exports(checkpoint: str, directory: Path) -> list[Path]:
 
 
 @contextlib.contextmanager
-def server(
-    base: Path,
-    flags: list[str],
-    tree: Path = ROOT,
-) -> Iterator[tuple[dict[str, str], int]]:
-    """The model's URL by scheme, and the process' id; `tree` is the checkout that serves it."""
+def server(base: Path, flags: list[str]) -> Iterator[tuple[dict[str, str], int]]:
+    """The model's URL by scheme, and the process' id."""
     ports = ["--rest-port", "0", "--grpc-port", "0"]
     command = [sys.executable, "-m", "bertfam_serve", str(base), *ports, *flags]
-    variables = environment(tree)
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, cwd=tree, env=variables
+        command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment()
     ) as process:
         try:
             said = process.stdout.readline() + process.stdout.readline()
