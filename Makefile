@@ -96,9 +96,17 @@ bench-tokenizers: .venv/installed-live
 	$(BIN)/python -m tools.bench.tokenizers memory
 
 # From raw text on one CPU core and on two, and training steps, beside ONNX Runtime, OpenVINO, PyTorch
-# and KerasHub, on real data (make data). BENCH=--quick takes minutes and writes nothing.
+# and KerasHub, on real data (make data); the operations that exports execute; the server beside one of
+# ONNX Runtime; generation beside transformers. About 40 minutes on two cores. BENCH=--quick takes
+# minutes, measures the first of these and writes nothing.
 bench: .venv/installed-bench
-	$(BIN)/python -m tools.bench.cpu $(BENCH)
+	rm -rf build/bench
+	$(BIN)/python -m tools.bench.cpu --models build/bench $(BENCH)
+ifeq ($(BENCH),)
+	$(BIN)/python -m tools.bench.operations --models build/bench
+	$(BIN)/python -m tools.bench.serving_speed peers --models build/bench
+	$(BIN)/python -m tools.bench.generation
+endif
 
 # LiteRT beside ONNX Runtime and PyTorch, on SST-2 (make data).
 bench-mobile: .venv/installed-bench-mobile

@@ -1,8 +1,10 @@
 """Dense layers that compute in bfloat16, for CPUs with instructions for its products.
 
 Weights are stored in bfloat16 and never converted. Inputs of a layer are rounded to bfloat16,
-products are summed in float32 and rounded again. Between the two layers of a feed-forward, and in
-attention, activations stay in bfloat16; residual sums, norms, softmax and answers are float32.
+products are summed in float32 and rounded again. An embedding that is an output layer's matrix too
+is stored once, without the mean of its rows, so that the digits of logits are not spent on a number
+that all tokens share. Between the two layers of a feed-forward, and in attention, activations stay
+in bfloat16; residual sums, norms, softmax and answers are float32.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ from bertfam_tf.export.merged_projections import (
     is_plain,
 )
 from bertfam_tf.export.stacked_weights import StackedWeights
+from bertfam_tf.export.stored_tables import StoredWeight, is_plain_output, mean_row
 from bertfam_tf.export.substitution import substituted_calls
+from bertfam_tf.heads.head import TiedOutput
 
 # Smaller layers take little time, and heads for few labels are among them.
 _SMALLEST = 16
@@ -51,6 +55,10 @@ class Bfloat16Layers:
         dense = [layer for layer in found if isinstance(layer, keras.layers.Dense)]
         self._dense = [x for x in dense if is_plain(x) and min(x.kernel.shape) >= _SMALLEST]
         self._in_float = [x for x in dense if x not in self._dense]
+        self._outputs = [layer for layer in found if is_plain_output(layer)]
+        # Several output layers may share one.
+        tables = {id(layer.table()): layer.table() for layer in self._outputs}
+        self._tables = {key: _stored_table(table) for key, table in tables.items()}
         # Their outputs are inputs of other layers in bfloat16.
         self._half = set()
         for layer in found:
@@ -71,13 +79,20 @@ class Bfloat16Layers:
     @contextlib.contextmanager
     def substituted(self) -> Iterator[None]:
         """Returns a context in which the layers compute in bfloat16."""
-        with substituted_calls(dict.fromkeys(self._dense, partial(_compute, self))):
+        calls = dict.fromkeys(self._dense, partial(_compute, self))
+        for layer in self._outputs:
+            calls[layer] = partial(_logits, self._tables[id(layer.table())])
+        with substituted_calls(calls):
             yield
+
+    def tables(self) -> dict[int, StoredWeight]:
+        """Returns the embeddings that output layers share, by the variable's identity."""
+        return self._tables
 
     def describe(self) -> dict[str, Any]:
         """Describes the layers for the model card."""
         return {
-            "bfloat16": sorted(layer.path for layer in self._dense),
+            "bfloat16": sorted(layer.path for layer in (*self._dense, *self._outputs)),
             "float32": sorted(layer.path for layer in self._in_float),
             "faster_on": _CPUS,
         }
@@ -107,3 +122,18 @@ def _compute(found: Bfloat16Layers, layer: keras.layers.Dense, x: tf.Tensor) -> 
     y = half_product(x, found.read(layer, "kernel"), bias)
     y = y if layer.activation is None else layer.activation(y)
     return y if found.returns_bfloat16(layer) else tf.cast(y, tf.float32)
+
+
+def _stored_table(table: Any) -> StoredWeight:
+    rows = table.numpy()
+    mean = mean_row(rows)
+    values = tf.Variable((rows - mean).astype(ml_dtypes.bfloat16), trainable=False)
+    return StoredWeight(values, None, offset=mean)
+
+
+def _logits(table: StoredWeight, layer: TiedOutput, x: tf.Tensor, **options: Any) -> tf.Tensor:
+    if options.get("targets") is not None:
+        return type(layer).call(layer, x, **options)
+    logits = half_product(x, tf.convert_to_tensor(table.values), transposed=True)
+    logits = tf.cast(logits, tf.float32) + tf.linalg.matvec(x, table.offset)[..., tf.newaxis]
+    return logits + tf.convert_to_tensor(layer.bias) if layer.use_bias else logits

@@ -11,43 +11,44 @@ from __future__ import annotations
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
-from keras import ops
-from tensorflow.python.framework import op_def_library, op_def_registry
+from tensorflow.python.framework import op_def_registry
 
 from bertfam_tf import layers
+from bertfam_tf.export.int8_product import (
+    KERNEL,
+    LARGEST_WEIGHT,
+    SMOOTHING,
+    Int8Dense,
+    Int8Output,
+    Trace,
+    compute,
+    float_kernel,
+    int8_product,
+    smoothing_factors,
+)
 from bertfam_tf.export.stacked_weights import StackedWeights
+from bertfam_tf.export.stored_tables import StoredWeight, is_plain_output
 from bertfam_tf.export.substitution import substituted_calls, with_rows_of
+from bertfam_tf.heads.head import TiedOutput
 from bertfam_tf.layers.attention import merged_projections
+from bertfam_tf.layers.block import residual_sums
 from bertfam_tf.tasks import Task
 
-KERNEL = "_QuantizedMatMul"
 Answers = dict[str, np.ndarray]
 
-# The exponent of the activations in SmoothQuant's factors (equation 4).
-_SMOOTHING = 0.7
-_LARGEST_INPUT = 127
-# CPUs without VNNI add two products in 16 bits: 2 · 255 · 64 fits, larger weights would saturate.
-_LARGEST_WEIGHT = 64
-# The kernel's ranges are the values of this integer.
-_RANGE = 127
 # Smaller layers take little time, and heads for few labels are among them.
 _SMALLEST = 16
 # The root mean square of the error of a layer's output, relative to the output's.
 _LARGEST_ERROR = 0.1
-# Activations that the kernel applies to its result.
-_FUSED = {
-    layers.activation("gelu"): "GeluExact",
-    layers.activation("gelu_new"): "GeluApproximate",
-    layers.activation("relu"): "Relu",
-    layers.activation("tanh"): "Tanh",
-}
+# Of each calibration batch, for output layers over a vocabulary.
+_MEASURED_TOKENS = 256
 
 
 class Int8Layers:
@@ -79,7 +80,9 @@ class Int8Layers:
         # Where an export stores the weights.
         self.stacks: StackedWeights | None = None
         dense_layers = [
-            layer for layer in task._flatten_layers() if isinstance(layer, keras.layers.Dense)
+            layer
+            for layer in task._flatten_layers()
+            if isinstance(layer, keras.layers.Dense) or is_plain_output(layer)
         ]
         eligible = {id(layer): layer for layer in dense_layers if _is_eligible(layer)}
         observed = [_Observed(layer) for layer in eligible.values()]
@@ -111,8 +114,8 @@ class Int8Layers:
     @contextlib.contextmanager
     def substituted(self) -> Iterator[None]:
         """Returns a context in which the layers compute in int8."""
-        trace = _Trace(self.stacks)
-        calls = {layer: partial(_compute, trace, x) for layer, x in self._layers.items()}
+        trace = Trace(self.stacks)
+        calls = {layer: partial(compute, trace, x) for layer, x in self._layers.items()}
         merged = partial(self._merged, trace)
         activated = [
             layer
@@ -124,11 +127,23 @@ class Int8Layers:
         for layer, activation in zip(activated, activations, strict=True):
             layer.activation = partial(trace.activate, activation)
         try:
-            with substituted_calls(calls), merged_projections(merged):
+            with (
+                substituted_calls(calls),
+                merged_projections(merged),
+                residual_sums(trace.residual_sum),
+            ):
                 yield
         finally:
             for layer, activation in zip(activated, activations, strict=True):
                 layer.activation = activation
+
+    def tables(self) -> dict[int, StoredWeight]:
+        """Returns the embeddings that output layers share, by the variable's identity."""
+        return {
+            id(layer.table()): x.table
+            for layer, x in self._layers.items()
+            if isinstance(x, Int8Output)
+        }
 
     def weights(self) -> dict[Hashable, np.ndarray]:
         """Returns the arrays of all products, by key in ``StackedWeights``."""
@@ -140,7 +155,7 @@ class Int8Layers:
                 weights |= product.weights()
         return weights
 
-    def _merge(self, attention: layers.SelfAttention) -> tuple[_Int8Dense, bool] | None:
+    def _merge(self, attention: layers.SelfAttention) -> tuple[Int8Dense, bool] | None:
         """Returns keys and values as one product, with queries if their input is the same, and
         whether it is without queries; None if they are not in int8."""
         query, key, value = (
@@ -148,22 +163,30 @@ class Int8Layers:
         )
         if key is None or value is None or key.factors is not value.factors:
             return None
+        # The context is linear in the values, so they take the factors of the next layer's input.
+        output = self._layers.get(attention.output_dense)
+        parts = [(key, 1.0), (value, 1.0 if output is None else output.factors)]
         if query is None or query.factors is not key.factors:
-            return _Int8Dense.side_by_side([(key, 1.0), (value, 1.0)]), True
+            return Int8Dense.side_by_side(parts), True
         scale = attention.scale if attention.positions is None else 1.0
-        return _Int8Dense.side_by_side([(query, scale), (key, 1.0), (value, 1.0)]), False
+        return Int8Dense.side_by_side([(query, scale), *parts]), False
 
-    def _merged(self, trace: _Trace, attention: Any, has_query: bool) -> Callable | None:
+    def _merged(self, trace: Trace, attention: Any, has_query: bool) -> Callable | None:
         product, without_queries = self._products.get(id(attention), (None, False))
         if product is None or without_queries != has_query:
             return None
-        return lambda x: with_rows_of(x, product.multiply(trace, trace.quantize(product, x)))
+
+        def multiply(x: tf.Tensor) -> tf.Tensor:
+            trace.has_factors.add(attention.output_dense)
+            return with_rows_of(x, product.multiply(trace, trace.quantize(product, x)))
+
+        return multiply
 
     def describe(self) -> dict[str, Any]:
         """Describes the layers for the model card."""
         return {
-            "smoothing": _SMOOTHING,
-            "largest_weight": _LARGEST_WEIGHT,
+            "smoothing": SMOOTHING,
+            "largest_weight": LARGEST_WEIGHT,
             "largest_error": _LARGEST_ERROR,
             "errors": {path: round(error, 5) for path, error in sorted(self.errors.items())},
             "int8": self.in_int8,
@@ -222,8 +245,8 @@ def _entries(answers: Answers) -> Answers:
     return {name: used(values) for name, values in answers.items()}
 
 
-def _is_eligible(layer: keras.layers.Dense) -> bool:
-    return (
+def _is_eligible(layer: keras.layers.Layer) -> bool:
+    return is_plain_output(layer) or (
         layer.built
         and layer.quantization_mode is None
         and layer.compute_dtype == layer.variable_dtype == "float32"
@@ -235,20 +258,22 @@ class _Observed:
     """Records the input of a layer.
 
     Attributes:
-        layer: the dense layer.
+        layer: the layer.
         inputs: the symbolic tensors that it was called with.
     """
 
-    def __init__(self, layer: keras.layers.Dense):
+    def __init__(self, layer: keras.layers.Layer):
         self.layer = layer
         self.inputs: list[tf.Tensor] = []
-        self._largest = tf.Variable(np.zeros(layer.kernel.shape[0], "float32"), trainable=False)
+        tied = isinstance(layer, TiedOutput)
+        width = layer.table().shape[1] if tied else layer.kernel.shape[0]
+        self._largest = tf.Variable(np.zeros(width, "float32"), trainable=False)
 
-    def observe(self, layer: keras.layers.Dense, x: tf.Tensor) -> tf.Tensor:
+    def observe(self, layer: keras.layers.Layer, x: tf.Tensor, **options: Any) -> tf.Tensor:
         self.inputs.append(x)
         sizes = tf.abs(tf.reshape(x, [-1, x.shape[-1]]))  # (tokens, width)
         self._largest.assign(tf.maximum(self._largest, tf.reduce_max(sizes, axis=0)))
-        return type(layer).call(layer, x)
+        return type(layer).call(layer, x, **options)
 
     @property
     def largest(self) -> np.ndarray:
@@ -256,169 +281,18 @@ class _Observed:
         return self._largest.numpy()
 
 
-def _quantized(observed: Iterable[_Observed]) -> Iterator[_Int8Dense]:
+def _quantized(observed: Iterable[_Observed]) -> Iterator[Int8Dense]:
     groups: dict[tuple[int, ...], list[_Observed]] = defaultdict(list)
     for observed_layer in observed:
         if observed_layer.inputs:
             groups[tuple(map(id, observed_layer.inputs))].append(observed_layer)
     for members in groups.values():
-        kernels = [ops.convert_to_numpy(observed_layer.layer.kernel) for observed_layer in members]
-        factors = _factors(members[0].largest, np.concatenate(kernels, axis=1))
-        for observed_layer, kernel in zip(members, kernels, strict=True):
-            yield _Int8Dense(observed_layer.layer, kernel, factors)
-
-
-def _factors(largest: np.ndarray, kernel: np.ndarray) -> np.ndarray:
-    """Returns the factors of input channels before they are rounded to int8, (width,).
-
-    Args:
-        largest: absolute values of the channels, (width,).
-        kernel: the kernels of all layers that read them, (width, units).
-    """
-    largest = np.maximum(largest, 1e-5)
-    weights = np.maximum(np.abs(kernel).max(axis=1), 1e-5)
-    smoothing = largest**_SMOOTHING / weights ** (1 - _SMOOTHING)
-    return (_LARGEST_INPUT / (largest / smoothing).max() / smoothing).astype("float32")
-
-
-class _Int8Dense:
-    """A dense layer's weights for the kernel.
-
-    Args:
-        layer: the layer.
-        kernel: its weights, float32 (width, units).
-        factors: the factors of its input channels, float32 (width,), the same array for layers that
-            share their input.
-    """
-
-    def __init__(self, layer: keras.layers.Dense, kernel: np.ndarray, factors: np.ndarray):
-        self.layer = layer
-        self.factors = factors
-        kernel = kernel / factors[:, None]
-        scales = np.abs(kernel).max(axis=0) / _LARGEST_WEIGHT
-        scales = np.where(scales > 0, scales, 1).astype("float32")
-        # A variable, so that all signatures share it.
-        self.kernel = tf.Variable(np.rint(kernel / scales).astype(np.int8), trainable=False)
-        self.ranges = scales * np.float32(_RANGE)
-        bias = None if layer.bias is None else ops.convert_to_numpy(layer.bias)
-        self.bias = np.zeros(len(scales), "float32") if bias is None else bias
-        self.parts: list[_Int8Dense] = []
-
-    @classmethod
-    def side_by_side(cls, parts: Sequence[tuple[_Int8Dense, float]]) -> _Int8Dense:
-        """Returns one product for layers that share their input, with outputs side by side.
-
-        Args:
-            parts: the layers, and the positive factor of each one's output.
-        """
-        merged = cls.__new__(cls)
-        merged.parts = [dense for dense, _ in parts]
-        merged.layer = merged.parts[0].layer
-        merged.factors = merged.parts[0].factors
-        kernels = [dense.kernel.numpy() for dense in merged.parts]
-        merged.kernel = tf.Variable(np.concatenate(kernels, axis=1), trainable=False)
-        merged.ranges = np.concatenate([dense.ranges * np.float32(x) for dense, x in parts])
-        merged.bias = np.concatenate([dense.bias * np.float32(x) for dense, x in parts])
-        return merged
-
-    def weights(self) -> dict[Hashable, np.ndarray]:
-        """Returns the arrays that the product reads, by key."""
-        return {
-            (id(self), "kernel"): self.kernel.numpy(),
-            (id(self), "bias"): self.bias,
-            (id(self), "high"): self.ranges,
-            (id(self), "low"): -self.ranges,
-            id(self.factors): self.factors,
-        }
-
-    def quantize(self, trace: _Trace, x: tf.Tensor) -> tf.Tensor:
-        """Returns the input, float32 (tokens, width), as qint8."""
-        limit = float(_LARGEST_INPUT)
-        return tf.raw_ops.QuantizeV2(
-            input=x * trace.read(id(self.factors), self.factors),
-            min_range=-limit,
-            max_range=limit,
-            T=tf.qint8,
-            mode="SCALED",
-            round_mode="HALF_TO_EVEN",
-            narrow_range=True,
-        ).output
-
-    def multiply(self, trace: _Trace, x: tf.Tensor, *activation: str) -> tf.Tensor:
-        """Returns the output for a quantized input, float32 (tokens, units)."""
-        kernel = tf.bitcast(trace.read((id(self), "kernel"), self.kernel), tf.qint8)
-        bias = trace.read((id(self), "bias"), self.bias)
-        low = trace.read((id(self), "low"), -self.ranges)
-        high = trace.read((id(self), "high"), self.ranges)
-        limit = tf.constant(_LARGEST_INPUT, tf.float32)
-        # There is no Python wrapper of this operation.
-        (y,), _ = op_def_library.apply_op(
-            KERNEL,
-            name="int8_dense",
-            device_inputs=[x, kernel, bias],
-            host_inputs=[-limit, limit, low, high],
-            Tdevice_outputs=[tf.float32],
-            Thost_outputs=[],
-            T1=tf.qint8,
-            T2=tf.qint8,
-            Tbias=tf.float32,
-            U=tf.float32,
-            Tout=tf.float32,
-            transpose_a=False,
-            transpose_b=False,
-            is_weight_const=True,
-            is_bias_const=True,
-            fused_ops=["BiasAdd", *activation, "Dequantize"],
-            input_quant_mode="SCALED",
-            output_quant_mode="SCALED",
-            leakyrelu_alpha=0.2,
-        )
-        y.set_shape([None, self.kernel.shape[1]])
-        return y
-
-
-class _Trace:
-    """Tensors of a graph that is traced: layers of one input share its quantized values."""
-
-    def __init__(self, stacks: StackedWeights | None = None) -> None:
-        self._stacks = stacks
-        # Values include the objects whose identities are the keys, so that these stay unique.
-        self._quantized: dict[tuple[int, int, int], tuple] = {}
-        self._made: dict[int, tuple[tf.Tensor, Callable[..., tf.Tensor]]] = {}
-
-    def read(self, key: Hashable, weight: Any) -> tf.Tensor:
-        """Returns a weight in the current graph."""
-        if self._stacks is not None and key in self._stacks:
-            return self._stacks.read(key)
-        return tf.convert_to_tensor(weight)
-
-    def quantize(self, dense: _Int8Dense, x: tf.Tensor) -> tf.Tensor:
-        graph = tf.compat.v1.get_default_graph()
-        key = (id(graph), id(x), id(dense.factors))
-        if key not in self._quantized:
-            rows = x if x.shape.rank == 2 else tf.reshape(x, [-1, x.shape[-1]])
-            self._quantized[key] = (graph, x, dense.quantize(self, rows))
-        return self._quantized[key][-1]
-
-    def made(self, y: tf.Tensor, with_activation: Callable[[str], tf.Tensor]) -> tf.Tensor:
-        self._made[id(y)] = (y, with_activation)
-        return y
-
-    def activate(self, activation: Callable, x: Any) -> Any:
-        """Computes ``activation(x)``, by the kernel where it computed ``x``."""
-        if activation in _FUSED and id(x) in self._made:
-            return self._made[id(x)][1](_FUSED[activation])
-        return activation(x)
-
-
-def _compute(trace: _Trace, dense: _Int8Dense, layer: keras.layers.Dense, x: tf.Tensor) -> Any:
-    quantized = trace.quantize(dense, x)
-
-    def output(*activation: str) -> tf.Tensor:
-        return with_rows_of(x, dense.multiply(trace, quantized, *activation))
-
-    y = trace.made(output(), output)
-    return y if layer.activation is None else trace.activate(layer.activation, y)
+        readers = [observed_layer.layer for observed_layer in members]
+        kernels = [float_kernel(layer) for layer in readers]
+        kernel = np.concatenate(kernels, axis=1)
+        factors = smoothing_factors(readers, members[0].largest, kernel)
+        for layer, kernel in zip(readers, kernels, strict=True):
+            yield int8_product(layer, kernel, factors)
 
 
 class _Measured:
@@ -428,17 +302,28 @@ class _Measured:
         layer: the int8 form.
     """
 
-    def __init__(self, layer: _Int8Dense):
+    def __init__(self, layer: Int8Dense):
         self.layer = layer
         self._sums = tf.Variable([0.0, 0.0], trainable=False)
 
-    def measure(self, layer: keras.layers.Dense, x: tf.Tensor) -> tf.Tensor:
-        y = type(layer).call(layer, x)
-        error = _compute(_Trace(), self.layer, layer, x) - y
-        self._sums.assign_add([tf.reduce_sum(tf.square(error)), tf.reduce_sum(tf.square(y))])
+    def measure(self, layer: keras.layers.Layer, x: tf.Tensor, **options: Any) -> tf.Tensor:
+        y = type(layer).call(layer, x, **options)
+        exact = y
+        if isinstance(self.layer, Int8Output):
+            # Logits of some tokens, because those of all take much memory.
+            x, exact = (tf.reshape(t, [-1, t.shape[-1]]) for t in (x, y))
+            count = tf.shape(x)[0]
+            some = tf.range(0, count, tf.maximum(count // _MEASURED_TOKENS, 1))
+            x, exact = tf.gather(x, some), tf.gather(exact, some)
+        error = compute(Trace(), self.layer, layer, x) - exact
+        if isinstance(self.layer, Int8Output):
+            # What all tokens have in common does not count.
+            exact -= tf.reduce_mean(exact, axis=1, keepdims=True)
+        self._sums.assign_add([tf.reduce_sum(tf.square(error)), tf.reduce_sum(tf.square(exact))])
         return y
 
     @property
     def error(self) -> float:
         error, whole = self._sums.numpy().tolist()
-        return (error / whole) ** 0.5 if whole else 0.0
+        of_rows = self.layer.error_of_rows if isinstance(self.layer, Int8Output) else 0.0
+        return max((error / whole) ** 0.5 if whole else 0.0, of_rows)

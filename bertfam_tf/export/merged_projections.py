@@ -20,12 +20,15 @@ from bertfam_tf.models import Backbone
 SMALL_TABLE = 1024
 
 
-def half_product(x: Any, kernel: Any, bias: Any = None) -> Any:
-    """Multiplies (…, width) in any dtype by a bfloat16 kernel, to bfloat16 (…, units)."""
+def half_product(x: Any, kernel: Any, bias: Any = None, transposed: bool = False) -> Any:
+    """Multiplies (…, width) in any dtype by a bfloat16 kernel, to bfloat16 (…, units).
+
+    The kernel is (width, units), or (units, width) if ``transposed``.
+    """
     half = tf.cast(x, tf.bfloat16)
     # TensorFlow fuses products of matrices with bias and activation.
     rows = half if x.shape.rank == 2 else tf.reshape(half, [-1, x.shape[-1]])
-    y = tf.matmul(rows, kernel)
+    y = tf.matmul(rows, kernel, transpose_b=transposed)
     return with_rows_of(x, y if bias is None else tf.nn.bias_add(y, bias))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Hashable, Iterator
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 import keras
 import numpy as np
@@ -22,6 +22,7 @@ from bertfam_tf.export.merged_projections import (
     small_tables,
 )
 from bertfam_tf.export.stacked_weights import GraphCache, StackedWeights
+from bertfam_tf.export.stored_tables import StoredWeight
 from bertfam_tf.export.substitution import substituted_calls
 from bertfam_tf.export.text_model import TextModel
 from bertfam_tf.heads.head import TiedOutput
@@ -48,12 +49,12 @@ class StoredWeights:
     Each call takes one additional pass over the matrices, which is noticeable for small batches.
 
     ``"bfloat16"`` computes dense layers in bfloat16 (see ``bfloat16.Bfloat16Layers``), and stores
-    their weights and large embedding tables in it. Other matrices stay in float32, and so does a
-    table that is also an output layer's.
+    their weights and large embedding tables in it, also a table that is an output layer's too.
+    Other matrices stay in float32.
 
-    ``"int8"`` stores large embedding tables as ``"int8-weights"`` does. Dense layers compute in
-    int8 if they keep their accuracy (see ``int8.Int8Layers``); other dense layers, and other
-    matrices, stay in float32.
+    ``"int8"`` stores large embedding tables as ``"int8-weights"`` does. Dense layers, and output
+    layers that are tied to such a table, compute in int8 if they keep their accuracy (see
+    ``int8.Int8Layers``); other dense layers, and other matrices, stay in float32.
 
     For small batches, the time to start an operation counts. So weights of equal width are rows of
     one variable, and in ``"float32"`` and ``"int8"`` the kernels of an attention's queries, keys
@@ -91,15 +92,18 @@ class StoredWeights:
             if isinstance(layer, keras.layers.Dropout) and hasattr(layer, "seed_generator")
         }
         tied = {id(x.table()) for x in found if isinstance(x, TiedOutput) and x.built}
-        stores: dict[str, Callable[[Any], _StoredWeight | None]] = {
+        stores: dict[str, Callable[[Any], StoredWeight | None]] = {
             "bfloat16": lambda x: None if id(x) in tied else _table_to_bfloat16(x),
             "bfloat16-weights": _to_bfloat16,
             "int8-weights": _to_int8,
             "int8": _table_to_int8,
         }
-        self._stored: dict[int, _StoredWeight] = {}
+        self._stored: dict[int, StoredWeight] = {}
+        if self._layers is not None:
+            self._stored |= self._layers.tables()
         for variable in task.weights if precision in stores else ():
-            if len(variable.shape) > 1 and variable.dtype == "float32":
+            is_stored = id(variable) in self._stored
+            if len(variable.shape) > 1 and variable.dtype == "float32" and not is_stored:
                 stored = stores[precision](variable)
                 if stored is not None:
                     self._stored[id(variable)] = stored
@@ -164,48 +168,32 @@ def check_precision(precision: str) -> None:
     one_of("dtype", precision, get_args(Precision))
 
 
-class _StoredWeight(NamedTuple):
-    """One stored weight.
-
-    Fields:
-        values: bfloat16 or int8, in the weight's shape.
-        scales: float32 factors, with size 1 along the axis that shares a scale; None for bfloat16.
-    """
-
-    values: tf.Variable
-    scales: tf.Variable | None
-
-    def dequantize(self, read: Callable[[Any], Any] = tf.convert_to_tensor) -> tf.Tensor:
-        values = tf.cast(read(self.values), tf.float32)
-        return values if self.scales is None else values * read(self.scales)
-
-
-def _to_bfloat16(variable: Any) -> _StoredWeight:
-    return _StoredWeight(tf.Variable(tf.cast(variable.value, tf.bfloat16), trainable=False), None)
+def _to_bfloat16(variable: Any) -> StoredWeight:
+    return StoredWeight(tf.Variable(tf.cast(variable.value, tf.bfloat16), trainable=False), None)
 
 
 def _is_table(variable: Any) -> bool:
     return variable.name.startswith("embedding")
 
 
-def _table_to_bfloat16(variable: Any) -> _StoredWeight | None:
+def _table_to_bfloat16(variable: Any) -> StoredWeight | None:
     large = variable.shape[0] > SMALL_TABLE
     return _to_bfloat16(variable) if _is_table(variable) and large else None
 
 
-def _table_to_int8(variable: Any) -> _StoredWeight | None:
+def _table_to_int8(variable: Any) -> StoredWeight | None:
     large = variable.shape[0] > SMALL_TABLE
     return _to_int8(variable) if _is_table(variable) and large else None
 
 
-def _to_int8(variable: Any) -> _StoredWeight | None:
+def _to_int8(variable: Any) -> StoredWeight | None:
     weights = variable.numpy()
     axis = weights.ndim - 1 if _is_table(variable) else 0
     if weights.shape[axis] < _SHORTEST:
         return None
     scales = np.max(np.abs(weights), axis=axis, keepdims=True) / 127
     values = np.rint(weights / np.where(scales > 0, scales, 1)).astype(np.int8)
-    return _StoredWeight(tf.Variable(values, trainable=False), tf.Variable(scales, trainable=False))
+    return StoredWeight(tf.Variable(values, trainable=False), tf.Variable(scales, trainable=False))
 
 
 class _SubstituteScope(keras.StatelessScope):
@@ -213,7 +201,7 @@ class _SubstituteScope(keras.StatelessScope):
 
     def __init__(
         self,
-        stored: dict[int, _StoredWeight],
+        stored: dict[int, StoredWeight],
         stacks: StackedWeights,
         merged: dict[int, MergedProjections],
         unread: set[int],

@@ -1,12 +1,32 @@
 """One Transformer layer, assembled from sublayers."""
 
-from typing import Literal
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
 
 import keras
 
 from bertfam_tf.layers.attention import Projections, merged_arguments
 from bertfam_tf.layers.fused import LayerNormalization
 from bertfam_tf.layers.tracing import call_once_traced
+
+_SCOPE = threading.local()
+
+
+@contextlib.contextmanager
+def residual_sums(add: Callable[[Any, Any], Any]) -> Iterator[None]:
+    """Returns a scope in which blocks compute their residual sums by ``add(x, output)``."""
+    _SCOPE.add = add
+    try:
+        yield
+    finally:
+        _SCOPE.add = None
+
+
+def _residual_sum(x, output):
+    add = getattr(_SCOPE, "add", None)
+    return x + output if add is None else add(x, output)
 
 
 class TransformerBlock(keras.layers.Layer):
@@ -107,13 +127,14 @@ class TransformerBlock(keras.layers.Layer):
                 options["query"] = self.attention_norm(query)
             attended, *more = self.attention(self.attention_norm(x), **options)
             x = x if query is None else query
-            x = x + self.dropout(attended, training=training)
+            x = _residual_sum(x, self.dropout(attended, training=training))
             out = self.feed_forward(self.feed_forward_norm(x))
-            return x + self.dropout(out, training=training), *more
+            return _residual_sum(x, self.dropout(out, training=training)), *more
         if query is not None:
             options["query"] = query
         attended, *more = self.attention(x, **options)
         x = x if query is None else query
-        x = self.attention_norm(x + self.dropout(attended, training=training))
+        x = self.attention_norm(_residual_sum(x, self.dropout(attended, training=training)))
         out = self.feed_forward(x)
-        return self.feed_forward_norm(x + self.dropout(out, training=training)), *more
+        x = _residual_sum(x, self.dropout(out, training=training))
+        return self.feed_forward_norm(x), *more

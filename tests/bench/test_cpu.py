@@ -139,13 +139,6 @@ def test_batches_and_time(host):
     assert [x.tolist() for x in host.answers(ROWS, 3)] == [[[1], [2], [3]], [[4], [5]]]
 
 
-def test_clients(host):
-    found = host.serve(ROWS, 2, 3, 0.02)
-    assert found["rows"] == sum(host._engine.asked[1:])
-    assert found["wall"] >= 0.02
-    assert found["latency"] >= 0.001
-
-
 def test_memory():
     np.ones(16_000_000)  # 122 MB, given back at once
     before = engines.forget_peak()

@@ -133,7 +133,7 @@ def test_warm_up_records_cover_a_row_and_a_batch_of_each_signature(base):
             seen[name].append(len(examples))
         else:
             seen[name].append(next(iter(request.inputs.values())).tensor_shape.dim[0].size)
-    assert list(seen.values()) == [[1, 8]] * 3
+    assert list(seen.values()) == [[1, 16]] * 3
 
 
 @pytest.mark.full

@@ -84,9 +84,9 @@ def exports(checkpoint: str, directory: Path) -> list[Path]:
 
 
 @contextlib.contextmanager
-def server(base: Path, flags: list[str], tree: Path = ROOT) -> Iterator[tuple[dict[str, str], int]]:
-    """The model's URL by scheme, and the process' id; `tree` is the checkout that serves it."""
-    with serve(str(base), *flags, tree=tree) as running:
+def server(base: Path, flags: list[str]) -> Iterator[tuple[dict[str, str], int]]:
+    """The model's URL by scheme, and the process' id."""
+    with serve(str(base), *flags) as running:
         rest = f"http://127.0.0.1:{running.rest}/v1/models/model"
         yield {"http": rest, "grpc": f"grpc://127.0.0.1:{running.grpc}/model"}, running.process.pid
 

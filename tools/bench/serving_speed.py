@@ -1,13 +1,15 @@
-"""Sentences per second through the local server, by number of clients, beside another checkout.
+"""Sentences per second through the local server, by number of clients.
 
-    python -m tools.bench.serving_speed clients --beside ../before    # an older checkout
+    python -m tools.bench.serving_speed clients
+    python -m tools.bench.serving_speed peers --models DIR    # of `python -m tools.bench.cpu`
     python -m tools.bench.serving_speed threads
     python -m tools.bench.serving_speed batches
 
-The sentences are those of SST-2 dev; each client sends its next request when it has the answer to
-the last. Servers are processes of their own, take turns, and wait while another one is
-measured; server and client share the machine. Medians over the rounds. Each command replaces its
-sections of tools/results/serving_load.md. `--exports DIR` keeps the exports for the next command.
+`peers` compares it with a server of ONNX Runtime (tools/bench/onnx_server.py) that has as many
+threads. The sentences are from SST-2 dev; each client sends its next request when it has the answer
+to the last. Servers are processes of their own, take turns, and wait while another one is measured;
+server and client share the machine. Medians over the rounds. Each command replaces its sections of
+tools/results/serving_load.md. `--exports DIR` keeps the exports for the next command.
 """
 
 from __future__ import annotations
@@ -16,15 +18,14 @@ import argparse
 import asyncio
 import contextlib
 import datetime
-import importlib.metadata
 import json
 import os
-import platform
 import re
 import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,7 +33,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from serving import load_test
 from tests.support.texts import ROOT
-from tools.bench import serving
+from tools.bench import machine, serving
+from tools.bench.cpu.workloads import CLASSIFY
+from tools.checkout import environment
 
 _LARGE = 32
 _BATCHING = {
@@ -60,34 +63,44 @@ class Variant(NamedTuple):
 
     Attributes:
         name: of its rows.
-        tree: the checkout that exports and serves.
         batching: "none", "server" or "graph".
         flags: additional flags of the server.
         schemes: "http", "grpc" or both.
         settings: replaced in serving/config/batching.config.
         large: whether to send requests of 32 sentences over REST too, from one client.
+        variant: the export of ``--models`` that it serves; empty for one of its own.
+        onnx: arguments of ``onnx_server``, which then answers; none for the local server.
     """
 
     name: str
-    tree: Path = ROOT
     batching: str = "none"
     flags: tuple[str, ...] = ()
     schemes: tuple[str, ...] = ("http", "grpc")
     settings: tuple[tuple[str, int], ...] = ()
     large: bool = False
+    variant: str = ""
+    onnx: tuple[str, ...] = ()
 
 
-def clients(before: Path | None) -> list[Variant]:
-    found = []
-    for batching, schemes in (("none", None), ("server", None), ("graph", ("grpc",))):
-        for name, tree in (("before", before), ("now", ROOT)):
-            if tree is not None:
-                variant = Variant(name, tree, batching)
-                found.append(variant._replace(schemes=schemes or variant.schemes))
+def clients() -> list[Variant]:
+    schemes = {"none": ("http", "grpc"), "server": ("http", "grpc"), "graph": ("grpc",)}
+    return [Variant("now", batching, schemes=each) for batching, each in schemes.items()]
+
+
+def peers() -> list[Variant]:
+    cores = str(len(os.sched_getaffinity(0)))
+    found = [
+        Variant(f"bertfam serve, {dtype}", schemes=("http",), variant=variant)
+        for dtype, variant in (("float32", "unpadded"), ("int8", "int8"))
+    ]
+    for dtype in ("float32", "int8"):
+        for how, budget in ((f"{cores} at once", (cores, "1")), (f"{cores} threads", ("1", cores))):
+            name = f"ONNX Runtime, {dtype}, {how}"
+            found.append(Variant(name, schemes=("http",), onnx=(dtype, *budget)))
     return found
 
 
-def threads(_: Path | None) -> list[Variant]:
+def threads() -> list[Variant]:
     grpc = ("grpc",)
     config = "--tensorflow-session-config-file="
     choices = {
@@ -96,17 +109,16 @@ def threads(_: Path | None) -> list[Variant]:
         "the same, threads do not spin (the default)": (),
     }
     return [
-        Variant(name, ROOT, batching, flags, grpc, large=True)
+        Variant(name, batching, flags, grpc, large=True)
         for batching in ("none", "server")
         for name, flags in choices.items()
     ]
 
 
-def batches(_: Path | None) -> list[Variant]:
+def batches() -> list[Variant]:
     return [
         Variant(
             f"{size} sentences, {wait / 1000:g} ms",
-            ROOT,
             "server",
             (),
             ("grpc",),
@@ -118,20 +130,46 @@ def batches(_: Path | None) -> list[Variant]:
 
 TABLES = {
     "clients": ("Speed by number of clients", clients),
+    "peers": ("Beside a server of ONNX Runtime", peers),
     "threads": ("Threads", threads),
     "batches": ("Sizes of batches", batches),
 }
 
 
-def export(variant: Variant, directory: Path) -> Path:
-    """The variant's export, made by its checkout unless it is there."""
+def export(variant: Variant, directory: Path, models: Path | None) -> Path:
+    """The variant's export, made unless it is there."""
+    if variant.variant:
+        return _models(models) / CLASSIFY / variant.variant
     kind = "graph" if variant.batching == "graph" else "plain"
-    base = directory / f"{kind}-{re.sub('[^a-z0-9]+', '-', str(variant.tree).lower())}"
+    base = directory / kind
     if not base.is_dir():
-        environment = {**os.environ, "PYTHONPATH": str(variant.tree)}
         command = [sys.executable, "-c", _EXPORT, MODEL, str(base), kind]
-        subprocess.run(command, env=environment, cwd=variant.tree, check=True)
+        subprocess.run(command, env=environment(), cwd=ROOT, check=True)
     return base
+
+
+def _models(models: Path | None) -> Path:
+    if models is None:
+        sys.exit("peers needs --models DIR, which `python -m tools.bench.cpu --models DIR` writes.")
+    return models.resolve()
+
+
+@contextlib.contextmanager
+def server(
+    variant: Variant, directory: Path, models: Path | None
+) -> Iterator[tuple[dict[str, str], int]]:
+    """The URLs of a variant by scheme, and its process' id."""
+    if not variant.onnx:
+        base = export(variant, directory, models)
+        with serving.server(base, flags(variant, directory)) as found:
+            yield found
+        return
+    command = [sys.executable, "-m", "tools.bench.onnx_server", str(_models(models)), *variant.onnx]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        try:
+            yield {"http": process.stdout.readline().strip()}, process.pid
+        finally:
+            process.terminate()
 
 
 def flags(variant: Variant, directory: Path) -> list[str]:
@@ -155,7 +193,12 @@ def flags(variant: Variant, directory: Path) -> list[str]:
 
 
 def measure(
-    variants: list[Variant], directory: Path, numbers: list[int], requests: int, rounds: int
+    variants: list[Variant],
+    directory: Path,
+    models: Path | None,
+    numbers: list[int],
+    requests: int,
+    rounds: int,
 ) -> list[list[str]]:
     """The rows of a table: for each API and number of clients one per variant."""
     found: dict[tuple[str, int, int, str], list[tuple[float, ...]]] = {}
@@ -165,8 +208,7 @@ def measure(
     with contextlib.ExitStack() as stack:
         running = []
         for variant in variants:
-            base, given = export(variant, directory), flags(variant, directory)
-            urls, pid = stack.enter_context(serving.server(base, given, tree=variant.tree))
+            urls, pid = stack.enter_context(server(variant, directory, models))
             running.append((variant.name, urls, pid))
         for number in range(rounds):
             for scheme, count, size in loads:
@@ -233,16 +275,17 @@ _HEAD = [
 
 
 def section(title: str, rows: list[list[str]], rounds: int) -> str:
-    packages = ("tensorflow", "tensorflow-text", "uvicorn", "grpcio")
-    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages)
+    packages = ["tensorflow", "tensorflow-text", "uvicorn", "grpcio"]
+    packages += ["onnxruntime", "starlette"] if "ONNX" in title else []
     onednn = ", TF_ENABLE_ONEDNN_OPTS=1" if os.environ.get("TF_ENABLE_ONEDNN_OPTS") else ""
     table = [_HEAD, ["---", "---:", "---:", "---", *["---:"] * 5], *rows]
     lines = "\n".join("| " + " | ".join(row) + " |" for row in table)
     command = " ".join(["python -m tools.bench.serving_speed", *_public(sys.argv[1:])])
     return (
         f"## {title}\n\n"
-        f"`{command}`, {datetime.date.today()}, {platform.machine()}, {os.cpu_count()} cores for "
-        f"servers and client together, not pinned: {versions}{onednn}. "
+        f"`{command}`, {datetime.date.today()}, {machine.cpu()} ({', '.join(machine.vectors())}), "
+        f"{os.cpu_count()} cores for servers and client together, not pinned: "
+        f"{machine.versions(packages)}{onednn}. "
         f"{MODEL.removeprefix('package:')} with two labels, sentences of SST-2 dev; medians of "
         f"{rounds} rounds, in turns, with the lowest and highest. The ratio is to the first row of "
         f"its group.\n\n{lines}\n"
@@ -252,7 +295,7 @@ def section(title: str, rows: list[list[str]], rounds: int) -> str:
 def _public(arguments: list[str]) -> list[str]:
     """The arguments without directories of this machine."""
     text = re.sub(r" --exports \S+", "", " ".join(arguments))
-    return re.sub(r"--beside \S+", "--beside ../before", text).split()
+    return re.sub(r"--models \S+", "--models DIR", text).split()
 
 
 def write(title: str, text: str) -> None:
@@ -266,9 +309,9 @@ def write(title: str, text: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("table", choices=TABLES)
-    parser.add_argument("--beside", type=Path, help="another checkout, for the table of clients")
+    parser.add_argument("--models", type=Path, help="exports and ONNX files, for peers")
     parser.add_argument("--exports", type=Path, help="a directory for the exports (temporary)")
-    parser.add_argument("--clients", type=int, nargs="+", default=[1, 4, 16, 32])
+    parser.add_argument("--clients", type=int, nargs="+", default=[1, 4, 16])
     parser.add_argument("--requests", type=int, default=300, help="(%(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="(%(default)s)")
     parser.add_argument(
@@ -279,12 +322,12 @@ def main() -> None:
     title, variants = TABLES[options.table]
     with tempfile.TemporaryDirectory() as temporary:
         directory = options.exports or Path(temporary)
-        before = options.beside and options.beside.resolve()
         for batching in options.batching:
-            group = [v for v in variants(before) if v.batching == batching]
+            group = [v for v in variants() if v.batching == batching]
             if not group:
                 continue
-            rows = measure(group, directory, options.clients, options.requests, options.rounds)
+            sizes = (options.clients, options.requests, options.rounds)
+            rows = measure(group, directory, options.models, *sizes)
             name = f"{title}, {_BATCHING[batching]}"
             text = section(name, rows, options.rounds)
             print(text, flush=True)

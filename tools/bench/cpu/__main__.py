@@ -87,7 +87,7 @@ def main() -> None:
         options.write.mkdir(parents=True, exist_ok=True)
         (options.write / RESULT.name).write_text(text, "utf-8")
         report.picture(results, options.write / PICTURE.name)
-    elif whole and options == _parser().parse_args([]):
+    elif whole and vars(options) | {"models": None} == vars(_parser().parse_args([])):
         RESULT.write_text(text, "utf-8")
         report.picture(results, PICTURE)
     if not whole:

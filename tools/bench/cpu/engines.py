@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -363,15 +361,8 @@ class OpenVino(Peer):
                 "ENABLE_CPU_PINNING": False,
             },
         )
-        local = threading.local()
-
-        def forward(inputs: list[np.ndarray]) -> np.ndarray:
-            # A request is for one thread at a time.
-            if not hasattr(local, "request"):
-                local.request = network.create_infer_request()
-            return local.request.infer(inputs)[0].copy()
-
-        return forward
+        request = network.create_infer_request()
+        return lambda inputs: request.infer(inputs)[0].copy()
 
 
 class KerasHub:
@@ -463,38 +454,6 @@ class Host:
             if time.perf_counter() - begin.wall > seconds:
                 break
         return {"rows": rows, **Clock.now().since(begin)._asdict()}
-
-    def serve(self, workload: Workload, size: int, clients: int, seconds: float) -> dict[str, Any]:
-        """Answers as many batches at once as there are clients, each in a thread of its own.
-
-        Returns:
-            ``rows``; ``wall`` seconds; ``latency``, median seconds of a batch.
-        """
-        run = self._runner(workload.kind, workload.longest)
-        batches = workload.batches(size)
-        run(batches[0])
-        places, lock = itertools.cycle(range(len(batches))), threading.Lock()
-        took: list[float] = []
-        rows = 0
-        begin = time.perf_counter()
-
-        def client() -> None:
-            nonlocal rows
-            while (now := time.perf_counter()) - begin < seconds:
-                with lock:
-                    batch = batches[next(places)]
-                run(batch)
-                with lock:
-                    took.append(time.perf_counter() - now)
-                    rows += len(batch)
-
-        threads = [threading.Thread(target=client) for _ in range(clients)]
-        for each in threads:
-            each.start()
-        for each in threads:
-            each.join()
-        wall = time.perf_counter() - begin
-        return {"rows": rows, "wall": wall, "latency": float(np.median(took))}
 
     def product_rates(self) -> dict[str, float]:
         """Floating-point operations per second of the libraries' own float32 products."""

@@ -242,24 +242,7 @@ def _two_cores(results: Results) -> str:
     names = _names(columns)
     head = ["one request at a time", *(f"batch {each.size}" for each in columns)]
     rows = [[name, *(rate(each.rate(name)) for each in columns)] for name in names]
-    parts = ["Sentences of SST-2 per second:", table(head, rows)]
-    if results.clients:
-        keys = list(next(iter(results.clients.values())))
-        head = ["", *(f"{n} at once, {size} row{'s'[: size > 1]}" for n, size in keys)]
-        rows = []
-        for name, by_clients in results.clients.items():
-            cells = []
-            for key in keys:
-                rounds = by_clients.get(key)
-                if not rounds:
-                    cells.append(_DASH)
-                    continue
-                per_second = spread(each["rows"] / each["wall"] for each in rounds)
-                wait = spread(each["latency"] for each in rounds).median
-                cells.append(f"{rate(per_second)}, {1e3 * wait:,.0f} ms")
-            rows.append([name, *cells])
-        parts += ["Requests at once: sentences per second, median latency.", table(head, rows)]
-    return "\n\n".join(parts)
+    return f"Sentences of SST-2 per second:\n\n{table(head, rows)}"
 
 
 def _training(results: Results) -> str:

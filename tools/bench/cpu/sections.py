@@ -91,7 +91,7 @@ class Measured:
     Fields:
         workload: its rows.
         size: rows in a batch.
-        found: by engine, what ``Host.time`` or ``Host.serve`` returned in each round.
+        found: by engine, what ``Host.time`` returned in each round.
         clock: "cpu" or "wall", which of the seconds count.
     """
 
@@ -127,7 +127,6 @@ class Results:
     Fields:
         shape, length_of: of the model, and the number of a row's tokens.
         tables: by section, what was measured.
-        clients: by engine and threads, number of clients and rows in a request.
         rates: floating-point operations per second of products, by library, of all rounds.
         agreement: by kind and engine, the share of rows that are as ours, the largest difference.
         memory: by engine, megabytes when the model is loaded, and at most, by workload.
@@ -143,9 +142,6 @@ class Results:
     shape: Shape
     length_of: Callable[[list], list[int]]
     tables: dict[str, list[Measured]] = dataclasses.field(default_factory=dict)
-    clients: dict[str, dict[tuple[int, int], list[dict[str, float]]]] = dataclasses.field(
-        default_factory=dict
-    )
     rates: dict[str, list[float]] = dataclasses.field(default_factory=dict)
     agreement: dict[tuple[str, str], tuple[float, float]] = dataclasses.field(default_factory=dict)
     memory: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
@@ -521,19 +517,6 @@ class Bench:
                         progress=progress,
                     )
                     section.append(Measured(asked, size, found, "wall"))
-            requests = [(clients, 1) for clients in (1, 4, 16)]
-            requests += [(4, 8)] if plan.thorough else []
-            seconds = 2.0 if plan.thorough else 1.0
-            with tqdm(total=len(hosts) * len(requests) * plan.fewer, desc="clients") as progress:
-                for clients, size in requests:
-                    found = turns.rounds(
-                        plan.fewer,
-                        *("serve", workload, size, clients, seconds),
-                        limit=_MEASURE,
-                        progress=progress,
-                    )
-                    for name, rounds in found.items():
-                        self.results.clients.setdefault(name, {})[clients, size] = rounds
             self._failures |= turns.failures
 
     def _train(self) -> None:
