@@ -139,11 +139,11 @@ def opened(file: Path) -> Iterator[tuple[Any, Any]]:
             with parquet.ParquetFile(file) as table:
                 yield table.schema_arrow, lambda names: _parquet_batches(file, table, names)
         else:
-            stream = start != _ARROW_FILE
-            with arrow.memory_map(str(file)) as source:
-                columnar_limits.check_arrow(file, source, stream=stream)
+            is_stream = start != _ARROW_FILE
+            with (arrow.OSFile if is_stream else arrow.memory_map)(str(file)) as source:
+                columnar_limits.check_arrow(file, source, stream=is_stream)
                 source.seek(0)
-                open_arrow = arrow.ipc.open_stream if stream else arrow.ipc.open_file
+                open_arrow = arrow.ipc.open_stream if is_stream else arrow.ipc.open_file
                 with open_arrow(source) as table:
                     yield table.schema, lambda names: _selected(_arrow_batches(table), names)
     except (arrow.ArrowException, UnicodeDecodeError, OSError) as error:

@@ -25,7 +25,18 @@ _BATCH_ROWS = 1024
 # Types of Thrift's compact protocol.
 _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _STRUCT = 1, 2, 3, 4, 5, 6, 7, 8, 12
 # Fields of Parquet's PageHeader: sizes, and the headers of data, dictionary and version 2 pages.
-_UNCOMPRESSED, _COMPRESSED, _OF_KINDS = 2, 3, (5, 7, 8)
+_UNCOMPRESSED, _COMPRESSED, _DICTIONARY = 2, 3, 7
+_OF_KINDS = (5, _DICTIONARY, 8)
+# Errors of reading headers that are damaged.
+_DAMAGE = (
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,
+    ArithmeticError,
+    RecursionError,
+    OSError,
+)
 # Vtable offsets in Arrow's flatbuffers.
 _HEADER = 8  # Message
 _BUFFERS, _COMPRESSION = 8, 10  # RecordBatch
@@ -81,7 +92,7 @@ def check_arrow(file: Path, source: Any, *, stream: bool) -> None:
 
     Args:
         file: the file, for errors.
-        source: it as pyarrow's memory map.
+        source: it as pyarrow opened it.
         stream: whether it is a stream, which has no footer.
 
     Raises:
@@ -92,7 +103,7 @@ def check_arrow(file: Path, source: Any, *, stream: bool) -> None:
     try:
         for number, message in enumerate(_stream(source, ipc) if stream else _blocks(source, ipc)):
             _check(str(file), f"the record batch or dictionary {number}", *_sizes(message))
-    except (struct.error, LookupError, TypeError, OverflowError) as error:
+    except (struct.error, AttributeError, LookupError, TypeError, OverflowError) as error:
         raise ValueError(
             f"{file} cannot be read as Arrow; it may be truncated or damaged: {truncated(error)}"
         ) from error
@@ -137,17 +148,17 @@ def _pages(stream: IO[bytes], column: Any, location: str) -> Iterator[tuple[int,
             stream.seek(position)
             page = _thrift_struct(stream)
             compressed, uncompressed = page[_COMPRESSED], page[_UNCOMPRESSED]
-            kind, header = next(((k, page[k]) for k in _OF_KINDS if k in page), (0, {}))
+            header: dict[int, int] = next((page[k] for k in _OF_KINDS if k in page), {})
             count = header.get(1, 0)
             if min(compressed, uncompressed, count) < 0:
                 raise ValueError("a negative size")
-        except (LookupError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        except _DAMAGE as error:
             raise ValueError(
                 f"{location} has a page at byte {position:,} that cannot be read; the file may be "
                 "truncated or damaged."
             ) from error
         yield compressed, uncompressed, count
-        values += 0 if kind == 7 else count  # a dictionary's values are no rows
+        values += 0 if _DICTIONARY in page else count  # a dictionary's values are no rows
         position = stream.tell() + compressed
 
 
