@@ -35,7 +35,7 @@ from serving import load_test
 from tests.support.texts import ROOT
 from tools.bench import machine, serving
 from tools.bench.cpu.workloads import CLASSIFY
-from tools.checkout import environment
+from tests.support.checkout import environment
 
 _LARGE = 32
 _BATCHING = {
