@@ -32,10 +32,10 @@ from typing import Any, NamedTuple
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from serving import load_test
+from tests.support.checkout import environment
 from tests.support.texts import ROOT
 from tools.bench import machine, serving
 from tools.bench.cpu.workloads import CLASSIFY
-from tests.support.checkout import environment
 
 _LARGE = 32
 _BATCHING = {
