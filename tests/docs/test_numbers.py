@@ -16,8 +16,10 @@ MEASUREMENTS = links.ROOT / "docs" / "measurements.md"
 
 # Numbers with a unit that nobody measured.
 NOT_MEASURED = {
+    "data": {"64"},  # the limits of compressed files, in MiB and as a factor
     "experiments": {"95"},  # the level of an interval
     "batch-inference": {"256"},  # the default of --shard-bytes, in KB
+    "few-shot": {"2e-5"},  # the default learning rate
     "fine-tuning": {"10"},  # warm-up, in % of the steps
     # The example of how many cores: a target, and 8.2 ms in seconds. The size of a BERT-base.
     "production": {"500", "0.0082", "440"},
