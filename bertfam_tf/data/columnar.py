@@ -157,10 +157,10 @@ def opened(file: Path) -> Iterator[tuple[Any, Any]]:
 
 def _parquet_batches(file: Path, table: Any, names: list[str]) -> Iterator[Any]:
     """Yields record batches of a ``ParquetFile``, of as many rows as its pages allow."""
-    for group in range(table.num_row_groups):
-        size = columnar_limits.largest_value(file, table.metadata, group, names)
+    for number, group in enumerate(columnar_limits.row_groups(file)):
+        size = columnar_limits.largest_value(file, table.schema, group, names)
         rows = columnar_limits.rows_at_a_time(size)
-        yield from table.iter_batches(rows, row_groups=[group], columns=names)
+        yield from table.iter_batches(rows, row_groups=[number], columns=names)
 
 
 def _arrow_batches(table: Any) -> Iterable[Any]:

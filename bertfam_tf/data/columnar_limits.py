@@ -6,8 +6,9 @@ pyarrow allocates them.
 
 from __future__ import annotations
 
+import io
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
@@ -23,7 +24,11 @@ _MAX_COMPRESSION = 64
 _BATCH_BYTES = 256 << 20
 _BATCH_ROWS = 1024
 # Types of Thrift's compact protocol.
-_TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _STRUCT = 1, 2, 3, 4, 5, 6, 7, 8, 12
+_TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY = 1, 2, 3, 4, 5, 6, 7, 8
+_LIST, _SET, _STRUCT = 9, 10, 12
+# Fields of Parquet's FileMetaData, RowGroup, ColumnChunk and ColumnMetaData.
+_ROW_GROUPS, _COLUMNS, _META_DATA = 4, 1, 3
+_NUM_VALUES, _DATA_PAGE, _DICTIONARY_PAGE = 5, 9, 11
 # Fields of Parquet's PageHeader: sizes, and the headers of data, dictionary and version 2 pages.
 _UNCOMPRESSED, _COMPRESSED, _DICTIONARY = 2, 3, 7
 _OF_KINDS = (5, _DICTIONARY, 8)
@@ -53,13 +58,37 @@ def rows_at_a_time(size: int) -> int:
     return max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(size, 1)))
 
 
-def largest_value(file: Path, metadata: Any, group: int, names: list[str]) -> int:
+def row_groups(file: Path) -> list[list[dict[int, Any]]]:
+    """Returns the ``ColumnMetaData`` of each row group of a Parquet file, as fields by number.
+
+    pyarrow ends the process for some damaged metadata of columns, so it is not asked for them.
+
+    Raises:
+        ValueError: if the metadata are damaged.
+    """
+    try:
+        with file.open("rb") as stream:
+            stream.seek(-8, 2)
+            length = int.from_bytes(stream.read(4), "little")
+            stream.seek(-8 - length, 2)
+            footer = _thrift_struct(io.BytesIO(stream.read(length)))
+        groups = footer.get(_ROW_GROUPS, [])
+        return [[chunk[_META_DATA] for chunk in group[_COLUMNS]] for group in groups]
+    except _DAMAGE as error:
+        raise ValueError(
+            f"{file} has metadata of columns that cannot be read; it may be truncated or damaged."
+        ) from error
+
+
+def largest_value(
+    file: Path, schema: Any, group: Sequence[Mapping[int, Any]], names: list[str]
+) -> int:
     """Returns the size that no value of a Parquet file's row group exceeds, in bytes.
 
     Args:
         file: the file.
-        metadata: its ``FileMetaData``.
-        group: the number of the row group.
+        schema: its ``ParquetSchema``.
+        group: the row group, of ``row_groups``.
         names: the columns that will be read.
 
     Raises:
@@ -67,20 +96,18 @@ def largest_value(file: Path, metadata: Any, group: int, names: list[str]) -> in
     """
     largest = 0
     with file.open("rb") as stream:
-        for number in range(metadata.num_columns):
-            column = metadata.row_group(group).column(number)
-            path = column.path_in_schema
+        for number, column in enumerate(group):
+            path = schema.column(number).path
             if not any(path == name or path.startswith(f"{name}.") for name in names):
                 continue
-            lists = metadata.schema.column(number).max_repetition_level > 0
-            location = f"{file}: column {path}, row group {group}"
+            location = f"{file}: column {path}"
             expanded = stored = values = 0
             for compressed, uncompressed, count in _pages(stream, column, location):
                 stored += compressed
                 values += count
                 _check(location, "a page", uncompressed, compressed)
                 expanded = max(expanded, uncompressed)
-            if lists:  # one row may have all of them
+            if schema.column(number).max_repetition_level > 0:  # one row may have all of them
                 _check(location, "its lists", values, stored)
                 expanded = max(expanded, values)
             largest = max(largest, expanded)
@@ -137,13 +164,18 @@ def _check(location: str, what: str, expanded: int, stored: int) -> None:
         )
 
 
-def _pages(stream: IO[bytes], column: Any, location: str) -> Iterator[tuple[int, int, int]]:
+def _pages(
+    stream: IO[bytes], column: Mapping[int, Any], location: str
+) -> Iterator[tuple[int, int, int]]:
     """Yields the compressed and the uncompressed size and the number of values of pages."""
-    position = column.data_page_offset
-    if column.has_dictionary_page and 0 < (column.dictionary_page_offset or 0) < position:
-        position = column.dictionary_page_offset
+    try:
+        wanted, position = column[_NUM_VALUES], column[_DATA_PAGE]
+        if 0 < column.get(_DICTIONARY_PAGE, 0) < position:
+            position = column[_DICTIONARY_PAGE]
+    except _DAMAGE as error:
+        raise ValueError(f"{location} has no pages; the file may be damaged.") from error
     values = 0
-    while values < column.num_values:
+    while values < wanted:
         try:
             stream.seek(position)
             page = _thrift_struct(stream)
@@ -179,11 +211,20 @@ def _thrift_value(stream: IO[bytes], kind: int) -> Any:
         return _zigzag(stream)
     if kind == _STRUCT:
         return _thrift_struct(stream)
-    if kind not in (_BYTE, _DOUBLE, _BINARY):  # page headers have no others
+    if kind in (_LIST, _SET):
+        head = stream.read(1)[0]
+        size, element = head >> 4, head & 15
+        size = _varint(stream) if size == 15 else size
+        # In lists, booleans are bytes.
+        element = _BYTE if element in (_TRUE, _FALSE) else element
+        return [_thrift_value(stream, element) for _ in range(size)]
+    if kind not in (_BYTE, _DOUBLE, _BINARY):  # Parquet has no others
         raise ValueError(f"the type {kind}")
-    # Minima and maxima are not read.
-    stream.seek({_BYTE: 1, _DOUBLE: 8}.get(kind) or _varint(stream), 1)
-    return None
+    length = {_BYTE: 1, _DOUBLE: 8}.get(kind) or _varint(stream)
+    value = stream.read(length)
+    if len(value) < length:
+        raise ValueError("the end of the file")
+    return value
 
 
 def _varint(stream: IO[bytes]) -> int:

@@ -1,5 +1,6 @@
 """Formats of files: compressed, columnar and JSON ones, patterns, and what is no text."""
 
+import contextlib
 import gzip
 import json
 import logging
@@ -207,6 +208,21 @@ def test_damaged_sizes(tmp_path, cut):
         file.write_bytes(data)
         with pytest.raises(ValueError, match=rf"{name}"):
             read_rows(file, {"text": "text"})
+
+
+def test_damaged_parquet_metadata(tmp_path):
+    """pyarrow aborts the process when it is asked for some damaged metadata of a column."""
+    file = tmp_path / "a.parquet"
+    _columnar(file, pytest.importorskip("pyarrow").table({"text": ["a", None], "n": [[1], []]}))
+    data = file.read_bytes()
+    length = int.from_bytes(data[-8:-4], "little")
+    random = np.random.default_rng(0)
+    for place in random.permutation(np.arange(len(data) - 8 - length, len(data)))[:400]:
+        damaged = bytearray(data)
+        damaged[place] = random.integers(256)
+        file.write_bytes(damaged)
+        with contextlib.suppress(ValueError):
+            list(columnar_rows(file, {"text": "text"}))
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
