@@ -96,14 +96,16 @@ def _minimal_pairs(options: argparse.Namespace) -> None:
     """Prints the scores of minimal pairs."""
     check_batch_size(options)
     from bertfam_tf import metrics
+    from bertfam_tf.recipes.reading import expand
 
+    pairs = expand(options.blimp)
     task = loaded_task(options)
     if not hasattr(task, "log_likelihood"):
         raise ValueError(
             f"--blimp is for a MaskedLM or a CausalLM; {options.model} is a {type(task).__name__}."
         )
     set_language(task, options)
-    found = metrics.minimal_pairs(task, options.blimp, batch_size=options.batch_size)
+    found = metrics.minimal_pairs(task, pairs, batch_size=options.batch_size)
     print(json.dumps({name: round(value, 4) for name, value in found.items()}))
 
 

@@ -286,7 +286,7 @@ def _evaluation(
             directory=expand(place),
             verb=EVALUATE,
             recipe=parent.directory,
-            overrides=(f"--blimp={expand(step.minimal_pairs)}",),
+            overrides=(f"--blimp={step.minimal_pairs}",),
             settings={"evaluate": str(parent.directory), PAIRS: step.minimal_pairs},
             parents=(parent,),
         )
