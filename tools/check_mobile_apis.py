@@ -7,7 +7,7 @@ of SST-2 and exported to build/mobile-apis first. Each classifier runs in MediaP
 and the Task Library's BertNLClassifier on all sentences of SST-2's dev set and some hard texts,
 each embedder in TextEmbedder, each span model in BertQuestionAnswerer on questions of SQuAD. Scores
 are compared with the interpreter's on the ids that these APIs compute (tools/mobile_tokenizers.py),
-and ids and labels with those of our tokenizer. The APIs need separate environments: make
+and ids and labels with our tokenizer's. The APIs need separate environments: make
 mobile-apis. Writes tools/results/mobile_apis.md; the exit status is 1 if scores differ.
 """
 

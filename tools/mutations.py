@@ -301,7 +301,7 @@ _MEANING = """
 * **norms swapped**, **q/k biases swapped**: in the family's table of names.
 * **wrong GELU**: the tanh approximation instead of the exact function, or the reverse.
 * **epsilon**: 1e-5 instead of 1e-12, and 1e-12 instead of larger values, in the norm of the
-  embeddings or in those of the layers.
+  embeddings or the norms of the layers.
 * **query not transposed**: its kernel is square, so it loads anyway.
 * Decoders store query, key and value in one tensor: in these, queries and keys are swapped
   completely, and the attention's output is transposed.

@@ -265,7 +265,7 @@ class Checkpoint:
 
 
 def _initialize_pooler(backbone: Backbone) -> None:
-    """Draws the weights of a pooler as those of a new backbone."""
+    """Draws the weights of a pooler from the distribution of a new backbone."""
     for layer in backbone._flatten_layers(recursive=True):
         kernel = getattr(layer, "kernel", None)
         if kernel is not None and kernel.path.startswith(_POOLER):

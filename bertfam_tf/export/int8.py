@@ -310,7 +310,7 @@ class _Measured:
         y = type(layer).call(layer, x, **options)
         exact = y
         if isinstance(self.layer, Int8Output):
-            # Logits of some tokens, because those of all take much memory.
+            # Logits of some tokens, because the logits of all take much memory.
             x, exact = (tf.reshape(t, [-1, t.shape[-1]]) for t in (x, y))
             count = tf.shape(x)[0]
             some = tf.range(0, count, tf.maximum(count // _MEASURED_TOKENS, 1))

@@ -34,7 +34,7 @@ from bertfam_tf.tasks import MultiTask, Task
 _LABELS = "labels"
 # Rows of the warm-up requests: a single text, and a batch of more than a hundred tokens. Products
 # with weights that oneDNN packs keep the order for the size of their first call; after a smaller
-# batch, those of most sizes would pack again in each call.
+# batch, most sizes would pack again in each call.
 _WARMUP_BATCHES = (1, 16)
 _MOST_TEXTS = 512
 _CALIBRATION_ROWS = 32

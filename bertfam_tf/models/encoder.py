@@ -82,7 +82,7 @@ def embed(
         (batch, length, width), or (tokens, width) where the wiring is unpadded.
     """
     layout = parts.layout(tensors["padding_mask"])
-    # The embeddings of a single example are those of a batch without padding, up to the norm.
+    # Up to the norm, a single example is embedded as a batch without padding.
     single = layout if isinstance(layout, layers.SingleExample) else None
     layout = None if single is not None else layout
     if layout is not None and positions is not None and position_ids is None:

@@ -43,7 +43,7 @@ def answer_file(
 
     ``OUTPUT.source.json`` next to the output describes the input and the model. If an interrupted
     run is started again with the same source, it resumes after the last complete line with the same
-    batches, and the output is identical to that of an uninterrupted run.
+    batches, and the output is the same as without the interruption.
 
     Args:
         task: the task that predicts.

@@ -218,7 +218,7 @@ def _digest(row: Row) -> bytes:
 
 
 def _tokens(rows: Sequence[Row], tokenizer: Tokenizer) -> np.ndarray:
-    """The tokens of each row; of a list of texts, such as choices, those of the longest."""
+    """The tokens of each row; for a list of texts, such as choices, of the longest text."""
     count = np.zeros(len(rows), int)
     texts = 0
     for name in rows[0].features:

@@ -60,7 +60,7 @@ class MaskedLM(ScoresTexts, Task):
     ``fit`` and ``evaluate`` take texts without labels, and mask them (see ``objectives.Masking``):
     ``fit`` adapts a checkpoint to the language of a domain (arXiv 2004.10964), and
     ``save_pretrained`` writes one that other tasks start from. Masks are redrawn in each epoch;
-    those of ``evaluate`` and of validation data are the same for the same batches. Texts that are
+    in ``evaluate`` and validation they are the same for the same batches. Texts that are
     longer than ``max_length`` are split into several examples. Metrics are the loss, the
     ``perplexity`` and the ``accuracy`` of masked tokens.
 

@@ -131,7 +131,7 @@ class MultiTask(TextLearner):
     def metrics(self) -> list[keras.metrics.Metric]:
         if not self.compiled:
             return []
-        # Not those of the tasks, which may have been compiled and evaluated alone.
+        # Not the metrics of the tasks, which may have been compiled and evaluated alone.
         return [self._losses_seen, *(each for made in self._made.values() for each in made)]
 
     def compile(
@@ -479,7 +479,7 @@ def _check(tasks: Mapping[str, Task]) -> None:
         for other in tasks:
             # Their losses and metrics would be mistaken for each other's.
             if name.startswith(f"{other}_"):
-                raise ValueError(f"The name {name!r} begins with that of the task {other!r}.")
+                raise ValueError(f"The name {name!r} begins with the name of the task {other!r}.")
     if len({id(task) for task in tasks.values()}) < len(tasks):
         raise ValueError("A task has two names.")
 

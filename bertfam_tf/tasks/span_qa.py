@@ -138,7 +138,7 @@ class SpanQA(Task):
     offsets in characters; bytes of a context that are not UTF-8 count as
     ``bytes.decode("utf-8", "replace")`` reads them. ``score`` is the softmax over the ``n_best``
     spans and, with a ``null_threshold``, no answer; ``no_answer_score`` is the logit of no answer
-    minus that of the best span. ``n_best`` is a list of up to ``n_best`` entries ``{"answer",
+    minus the best span's. ``n_best`` is a list of up to ``n_best`` entries ``{"answer",
     "start", "end", "score"}``, the best first. No answer is "", -1, -1; a context without tokens
     has no answer, and a ``no_answer_score`` of 1e9.
 

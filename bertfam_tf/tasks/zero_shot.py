@@ -230,8 +230,8 @@ class _PackedLabels(MultiRow):
     """Packs the text with the hypothesis of each label.
 
     Call:
-        features: the text, string (batch,); and labels, string (batch, labels), those of the
-            options by default.
+        features: the text, string (batch,); and labels, string (batch, labels), by default
+            the labels of the options.
 
     Returns:
         as ``MultiRow``; and the labels.

@@ -26,7 +26,7 @@ def tokenizer_from_files(files: Mapping[str, str]) -> Tokenizer:
     """Returns the tokenizer of ``tokenizer_files``.
 
     Raises:
-        ValueError: for names that are not those of files in a directory, or other values.
+        ValueError: for names that no file in a directory has, or other values.
         CheckpointError: as ``load_tokenizer`` raises it.
     """
     if not isinstance(files, Mapping):

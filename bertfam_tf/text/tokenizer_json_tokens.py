@@ -221,7 +221,7 @@ def added_tokens(
 def _templates(
     processors: tuple[Step, ...], pieces: list[str], path: Path
 ) -> tuple[tuple[Entry, ...], tuple[Entry, ...]]:
-    """Returns the template of single texts and that of pairs."""
+    """Returns the templates of single texts and of pairs."""
     adding = [step for step in processors if step.kind != "ByteLevel"]
     if not adding:
         texts = (Entry("a", True, 0), Entry("b", True, 1))

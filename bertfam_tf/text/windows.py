@@ -15,7 +15,7 @@ from bertfam_tf.text.special_tokens import Layout
 class Windows:
     """Splits documents into overlapping windows and packs each one, optionally with a question.
 
-    The windows are the same as those of Hugging Face's fast tokenizers with ``stride`` and
+    The windows are the same as in Hugging Face's fast tokenizers with ``stride`` and
     ``return_overflowing_tokens``: each is as long as possible, the next begins ``stride`` pieces
     before its end, and the first to reach the end of the document is the last. An empty document
     has one.

@@ -177,7 +177,7 @@ class Learner(keras.Model):
             optimizer, loss: the same as for ``keras.Model.compile``.
             accumulation_steps: the number of micro-batches into which ``fit`` splits each replica's
                 batch. Their gradients are added (gradient accumulation), so a step needs the memory
-                of one micro-batch, and its update is that of the full batch: losses are divided by
+                of one micro-batch, and makes the update of the full batch: losses are divided by
                 the counts of the full batch, and clipping, schedules and progress count optimizer
                 steps.
             **kwargs: further arguments of ``keras.Model.compile``.

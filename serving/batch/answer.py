@@ -88,7 +88,7 @@ def shards_of(files: Iterable[tuple[str, int]], shard_bytes: int) -> list[Shard]
 
 
 def read(shard: Shard, names: Sequence[str]) -> list[Row]:
-    """Reads the rows of a shard; `names` are those of the model's inputs."""
+    """Reads the rows of a shard; `names` are the names of the model's inputs."""
     with FileSystems.open(shard.file, compression_type=CompressionTypes.UNCOMPRESSED) as file:
         if shard.file.endswith(".csv"):
             return list(_csv_rows(file, names))

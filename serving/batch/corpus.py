@@ -48,7 +48,7 @@ class WriteShard(beam.DoFn):
     """Writes the shard of a unit.
 
     Args:
-        options: those of the command.
+        options: the command's.
     """
 
     def __init__(self, options: _Options) -> None:

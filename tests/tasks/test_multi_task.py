@@ -246,7 +246,7 @@ def test_refused(smallest):
         bf.MultiTask({"film": film, "score": other})
     with pytest.raises(ValueError, match="letters, digits and _"):
         bf.MultiTask({"film": film, "a score": score})
-    with pytest.raises(ValueError, match="begins with that of the task 'film'"):
+    with pytest.raises(ValueError, match="begins with the name of the task 'film'"):
         bf.MultiTask({"film": film, "film_score": score})
     with pytest.raises(ValueError, match="two names"):
         bf.MultiTask({"a": film, "b": film})

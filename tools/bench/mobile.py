@@ -7,7 +7,7 @@
 
 The same weights go to all: as .tflite files, and through this library's Hugging Face checkpoint to
 transformers, whose model runs in PyTorch and, exported by torch.onnx for one length as the .tflite
-is, in ONNX Runtime. Sentences are those of SST-2's dev set (make data), truncated or padded to the
+is, in ONNX Runtime. Sentences are from SST-2's dev set (make data), truncated or padded to the
 length. Contenders go in turns, sentence by sentence. Each answers a sentence twice, and the second
 answer is timed, which finds the contender's own weights in the caches. With one thread it is the
 process' CPU time that counts, the latency on a core that nobody shares; with more, the clock.

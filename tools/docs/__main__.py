@@ -1,7 +1,7 @@
 """Builds the documentation: `make docs` (and `make docs-links`, which asks every external link).
 
-Sphinx reads one folder, so its pages are written to build/docs-source: the Markdown files of docs/,
-those of other folders that belong to the site, files of code that pages link to, and the pages of
+Sphinx reads one folder, so its pages are written to build/docs-source: the Markdown files of docs/
+and of other folders that belong to the site, files of code that pages link to, and the pages of
 ``reference``. Links are rewritten for these places. One that leads nowhere is an error.
 """
 

@@ -214,7 +214,7 @@ def _task_page(cls: type, signatures: dict[str, Any]) -> str:
     facts = [
         ["texts of an example", _texts_of(cls)],
         ["labels in files", _first_line(labels) if labels else "recipes do not train it"],
-        ["head", f"`{cls.head_name}`" if cls.head_name else "none, or that of the family"],
+        ["head", f"`{cls.head_name}`" if cls.head_name else "none, or the family's"],
         ["families", ", ".join(families)],
     ]
     rows = []
@@ -228,8 +228,8 @@ def _task_page(cls: type, signatures: dict[str, Any]) -> str:
         _table(["", ""], facts),
         _directive(f".. autoclass:: bertfam_tf.{name}\n{members}"),
         "## Signatures of an export",
-        "Of a task with two labels or choices, and the default widths. `?` is any size, the first "
-        "that of the batch.",
+        "Of a task with two labels or choices, and the default widths. `?` is any size; the first "
+        "one is the batch.",
         _table(["signature", "inputs", "outputs"], rows),
     ]
     return "\n\n".join(parts) + "\n"

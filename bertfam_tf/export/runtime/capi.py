@@ -222,8 +222,8 @@ class Session:
         Args:
             export_dir: the version directory.
             tags: of the meta graph to load.
-            config: of the session. The thread pools of the first session are those of all later
-                sessions in the process.
+            config: of the session. All later sessions in the process share the thread pools of
+                the first one.
 
         Raises:
             ServingError: with TensorFlow's code and text, if the model does not load.

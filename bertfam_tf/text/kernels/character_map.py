@@ -51,7 +51,8 @@ class CharacterMap:
         """Returns the kernel that applies the map.
 
         Args:
-            invalid: the replacement of byte sequences that are not UTF-8; None uses that of U+FFFD.
+            invalid: the replacement of byte sequences that are not UTF-8; None replaces them as
+                U+FFFD.
         """
         if invalid is None:
             place = self._choice[0xFFFD]

@@ -94,7 +94,7 @@ class Graphemes(tf.Module):
             tf.boolean_mask(each, hit) for each in (begin, end, replacements)
         )
         values = tf.strings.unicode_decode(replacements, "UTF-8")
-        # Each character becomes one, except those of the graphemes: the first becomes all.
+        # Each character becomes one, except in the graphemes, where the first becomes all.
         parts = tf.cast(end - begin, tf.int32)
         change = tf.tensor_scatter_nd_add(
             tf.zeros([size + 1], tf.int32),

@@ -82,7 +82,7 @@ def fast_sentencepiece(
     if not unknown_score - tolerance < score[0] <= unknown_score:
         raise RuntimeError(
             f"tensorflow-text {tf_text.__version__} converts SentencePiece models to an unknown "
-            "layout, expected that of 2.20."
+            "layout, expected the layout of 2.20."
         )
     score[0] = unknown_score
     kernel._converted_model = tf.constant(buffer)

@@ -23,7 +23,7 @@ class Segments(NamedTuple):
     """The pieces of words, in order.
 
     Fields:
-        ids: int32 [n]; that of unknown characters for these.
+        ids: int32 [n]; unknown characters have the unknown id.
         known: bool [n], whether the vocabulary has the piece.
         first, last: int64 [n], its first and its last character.
         word: int64 [n], the index of its word.

@@ -36,8 +36,9 @@ class CharacterTokenizer(Tokenizer):
     There is no vocabulary of words. ELMo itself reads text that is already split into words; as its
     training data separate punctuation, the default splits as BERT's basic tokenizer does, without
     changing case. Words of more than ``max_characters - 2`` bytes lose their end, which may part a
-    character. Ids are those of AllenNLP's ELMo: byte + 1; 257 and 258 in the tokens that begin and
-    end a sentence; 259, 260 and 261 where a word begins, ends and is filled up; 0 at padding.
+    character. Ids are the same as in AllenNLP's ELMo: byte + 1; 257 and 258 in the tokens that
+    begin and end a sentence; 259, 260 and 261 where a word begins, ends and is filled up; 0 at
+    padding.
 
     ``tokenize`` and packing return ids with a last axis of ``max_characters``, and ``special_ids``
     has a token's row for each role.

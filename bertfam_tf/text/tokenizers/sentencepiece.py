@@ -56,9 +56,9 @@ _TREATMENT = ("lower_case", "strip_accents", "unify_spaces", "unify_quotes", "sp
 class SentencePieceTokenizer(Tokenizer):
     """SentencePiece's unigram model: converts text to piece ids and byte offsets in the graph.
 
-    By default the ids are those of SentencePiece. With the options of a published class (see
-    ``Tokenizer.load``) they are those of the Python tokenizers that ALBERT, XLNet and XLM-R were
-    published with, without the special tokens around them.
+    By default the ids are the same as SentencePiece's. With the options of a published class (see
+    ``Tokenizer.load``) they are the same as from the Python tokenizers that ALBERT, XLNet and XLM-R
+    were published with, without the special tokens around them.
 
     If a text has two equally good segmentations (99|9, 9|99), the rounding of sums decides, as in
     SentencePiece, whose releases differ from each other in this case.

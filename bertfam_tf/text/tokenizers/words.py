@@ -139,7 +139,7 @@ class WordTokenizer(Tokenizer):
         """Builds a tokenizer for the most frequent words.
 
         As in the paper's code: special tokens, then words by decreasing frequency, words of equal
-        frequency in the order of ``counts``, which for a corpus is that of their first occurrence.
+        frequency in the order of ``counts``, which for a corpus is the order of first occurrence.
 
         Args:
             counts: the frequencies of words.
