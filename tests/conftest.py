@@ -14,6 +14,10 @@ from tests.seeding import seed
 from tests.selection import mark_cases
 from tests.support import texts
 
+# Python would search all traced graphs, large cyclic structures, again and again, and all of
+# TensorFlow while tests are collected.
+gc.set_threshold(100_000, 20, 100)
+
 ROOT = Path(__file__).parent.parent
 # Their test files take longest.
 LONG = {"export", "generation", "recipes", "tasks"}
@@ -45,12 +49,7 @@ def pytest_runtest_setup() -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def collected_garbage() -> Iterator[None]:
-    """Collects garbage after each file, and rarely within one.
-
-    Traced graphs are large cyclic structures that live as long as fixtures and caches do. Python
-    would search all of them again and again, for a fifth of the time of a run.
-    """
-    gc.set_threshold(100_000, 20, 100)
+    """Collects garbage after each file, and rarely within one: graphs live as long as fixtures."""
     yield
     gc.collect()
     gc.freeze()

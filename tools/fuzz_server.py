@@ -44,21 +44,22 @@ def write_model(directory: Path) -> None:
     import tensorflow as tf
 
     vector = functools.partial(tf.TensorSpec, [None])
+    graph = functools.partial(tf.function, autograph=False)
 
     class Model(tf.Module):
-        @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, "x")])
+        @graph(input_signature=[tf.TensorSpec([None], tf.float32, "x")])
         def halves(self, x: tf.Tensor) -> dict[str, tf.Tensor]:
             return {"y": x / 2}
 
-        @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "text")])
+        @graph(input_signature=[tf.TensorSpec([None], tf.string, "text")])
         def words(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
             return {"count": tf.strings.split(text).row_lengths(), "text": text}
 
-        @tf.function(input_signature=[vector(tf.float32, "a"), vector(tf.string, "b")])
+        @graph(input_signature=[vector(tf.float32, "a"), vector(tf.string, "b")])
         def pair(self, a: tf.Tensor, b: tf.Tensor) -> dict[str, tf.Tensor]:
             return {"y": a + tf.cast(tf.strings.length(b), tf.float32)}
 
-        @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "inputs")])
+        @graph(input_signature=[tf.TensorSpec([None], tf.string, "inputs")])
         def examples(self, inputs: tf.Tensor) -> dict[str, tf.Tensor]:
             features = {"text": tf.io.FixedLenFeature([], tf.string)}
             length = tf.strings.length(tf.io.parse_example(inputs, features)["text"])

@@ -130,7 +130,7 @@ def write_inputs(directory: Path) -> int:
         task.save(directory / name)
     (directory / "exported" / "1").mkdir(parents=True)
     (directory / "exported" / "1" / "saved_model.pb").write_text("an older version")
-    (directory / "old.tflite").write_text("an older file")
+    (directory / "old.tflite").write_bytes(b"....TFL3, an older file")
     words = ["a good film", "the bad movie", "it is a plot", "very great fine cast", "dull long"]
     labels = ["positive", "negative", "neutral", "positive", "negative"]
     for split, rows in (("train", 40), ("dev", 20)):

@@ -18,6 +18,7 @@ from bertfam_tf.export import ExportError, endpoints, export_saved_model, saved_
 from bertfam_tf.export.runtime import Code, ServingError, load
 from bertfam_tf.sources import sha256
 from bertfam_tf.text import load_tokenizer
+from tests.export.test_single_example import check_operations
 from tests.support.exports import objects
 
 TEXTS = [
@@ -165,6 +166,10 @@ def test_a_batch_does_not_change_answers(served):
     alone = np.concatenate([_answers(served, text=[text])["scores"] for text in TEXTS])
     np.testing.assert_allclose(together, alone, atol=2e-6)
     assert _answers(served, text=[])["scores"].shape == (0, 3)
+
+
+def test_a_text_alone_executes_few_operations(base, task):
+    check_operations(base / "1", task)
 
 
 def test_wrong_inputs_are_the_clients_errors(served):

@@ -5,7 +5,6 @@ import pytest
 
 import bertfam_tf as bf
 from bertfam_tf.export.runtime import load
-from tests.selection import only_in
 from tests.support.executed import executed
 from tests.support.exports import objects, perturbed
 
@@ -23,8 +22,13 @@ def exported(request, task, tmp_path_factory):
     return task.export(tmp_path_factory.mktemp("exports"), dtype=request.param, **options)
 
 
-@only_in("extended", "int8")
+@pytest.mark.extended
 def test_operations(exported, task):
+    check_operations(exported, task)
+
+
+def check_operations(exported, task):
+    """A text alone takes the branch of few operations, two texts the other one."""
     one = executed(exported, {"text": objects(TEXTS[:1])})
     two = executed(exported, {"text": objects(TEXTS[:2])})
     layers = task.backbone.config.num_layers
@@ -42,7 +46,7 @@ def test_operations(exported, task):
     assert products == 4 * layers + 1 + len(("pooler", "classifier"))
 
 
-@only_in("extended", "int8")
+@pytest.mark.extended
 def test_a_text_alone_has_the_answer_that_it_has_in_a_batch(exported):
     servable = load(exported)
     together = servable.run("", {"text": objects(TEXTS)})

@@ -58,16 +58,16 @@ def _operations_of_a_step(function):
     return counts
 
 
-@only_in("extended", "beams")
+@only_in("extended", "1-greedy", "128-greedy", "1-beams", "4-beams", "128-beams")
 @pytest.mark.parametrize("options", [{}, {"num_beams": 3}], ids=["greedy", "beams"])
-def test_blocks_change_nothing(model, options, monkeypatch):
+@pytest.mark.parametrize("block", [1, 4, 128])
+def test_blocks_change_nothing(model, options, block, monkeypatch):
     backbone, head = model
     _, expected = _generate(PlainDecoder(backbone, head.logits), max_new_tokens=11, **options)
+    monkeypatch.setattr(loop, "BLOCK", block)
     step = generation.decoder(backbone, head.logits_of_few)
-    for block in (1, 4, 128):
-        monkeypatch.setattr(loop, "BLOCK", block)
-        _, tokens = _generate(step, max_new_tokens=11, **options)
-        np.testing.assert_array_equal(tokens, expected)
+    _, tokens = _generate(step, max_new_tokens=11, **options)
+    np.testing.assert_array_equal(tokens, expected)
     assert len({row.tobytes() for row in expected}) > 1
 
 

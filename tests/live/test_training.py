@@ -1,4 +1,4 @@
-"""Recipes against the reference that ``tools.scores`` runs: each step has the same loss."""
+"""Recipes against the reference in ``tests.support``: each step has the same loss."""
 
 import csv
 import json

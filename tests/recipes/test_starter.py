@@ -1,5 +1,6 @@
 """``bertfam init``: what it says about a file, and a recipe that runs."""
 
+import functools
 import gzip
 import json
 from pathlib import Path
@@ -7,10 +8,19 @@ from pathlib import Path
 import pytest
 import yaml
 
+from bertfam_tf import text
 from bertfam_tf.cli import main
 from bertfam_tf.data.sampling import guess_columns, sample
 
 ROWS = [("a good film", "positive"), ("it is bad", "negative"), ("a film", "positive")] * 4
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_tokenizer():
+    """All commands share a tokenizer, whose graphs are traced once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text, "load_tokenizer", functools.cache(text.load_tokenizer))
+        yield
 
 
 @pytest.fixture(autouse=True)

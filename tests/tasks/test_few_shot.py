@@ -36,6 +36,25 @@ def fitted(smallest):
     return clf, clf.fit(TEXTS, GIVEN, validation_data=(TEXTS, GIVEN), **FIT)
 
 
+def _check_head(clf, answers):
+    """The head is the logistic regression on the vectors of the task's own embedder."""
+    vectors = clf.embedder.predict(TEXTS)
+    layer = clf.get_layer("classifier")
+    logits = vectors @ layer.kernel.numpy() + layer.bias.numpy()
+    chances = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose([a["scores"] for a in answers], chances, atol=1e-5)
+
+
+def test_a_frozen_embedder(smallest):
+    """Without epochs of pairs, ``fit`` is the logistic regression alone."""
+    clf = _new(smallest)
+    clf.fit(TEXTS, GIVEN, **FIT | {"epochs": 0})
+    answers = clf.predict(TEXTS)
+    assert [answer["label"] for answer in answers] == GIVEN
+    _check_head(clf, answers)
+
+
+@pytest.mark.extended
 def test_fit(fitted):
     """Labels of the examples are learnt; the history has pairs' losses and the task's scores."""
     clf, history = fitted
@@ -45,12 +64,7 @@ def test_fit(fitted):
     first, last = history.history["loss"]
     assert last < first
     assert clf.evaluate(TEXTS, GIVEN, return_dict=True, verbose=0)["accuracy"] == 1.0
-    # The head is the logistic regression on the vectors of the embedder, which is the task's own.
-    vectors = clf.embedder.predict(TEXTS)
-    layer = clf.get_layer("classifier")
-    logits = vectors @ layer.kernel.numpy() + layer.bias.numpy()
-    chances = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    np.testing.assert_allclose([a["scores"] for a in answers], chances, atol=1e-5)
+    _check_head(clf, answers)
 
 
 @pytest.mark.extended
@@ -72,6 +86,7 @@ def test_the_embedder_is_trained_by_the_seed(fitted, smallest):
     assert any((a != b).any() for a, b in zip(weights[1], expected, strict=True))
 
 
+@pytest.mark.extended
 def test_similar_examples_come_closer(fitted, smallest):
     """Cosines of a label's examples exceed those of others by more than before."""
 

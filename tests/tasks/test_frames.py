@@ -34,15 +34,17 @@ def test_a_classifier(classifier, frame):
 
 
 @pytest.mark.parametrize("names", [["no", "yes"], ["True", "False"]])
-def test_bools_are_the_second_label_and_the_first(smallest, names):
-    task = bf.TextClassifier.from_pretrained(smallest, labels=names)
+def test_bools_are_the_second_label_and_the_first(reader, names):
+    def targets_of(labels):
+        return bf.TextClassifier(reader.backbone, reader.tokenizer, labels)._parts.targets
+
     wanted = pd.Series([True, False, False], index=[3, 2, 1])
-    targets = task._parts.targets
+    targets = targets_of(names)
     found = [targets.encode(y, {}).numpy().tolist() for _, y in batches(A, wanted, batch_size=3)]
     assert found == [[0, 1, 1] if names[0] == "True" else [1, 0, 0]]
     targets.check(wanted)
     with pytest.raises(ValueError, match="'True' is not one of: a, b, c"):
-        bf.TextClassifier.from_pretrained(smallest, labels=A)._parts.targets.check(wanted)
+        targets_of(A).check(wanted)
 
 
 @pytest.mark.full

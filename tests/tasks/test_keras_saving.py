@@ -86,7 +86,7 @@ def test_models_load_in_another_process(backbone, task, smallest, tmp_path):
     np.testing.assert_allclose(np.load(tmp_path / "task.npy"), scores(task), atol=1e-6)
 
 
-@only_in("extended", "masked_lm")
+@only_in("extended", "sequence", "masked_lm")
 @pytest.mark.parametrize("kind", ["sequence", "tokens", "masked_lm"])
 def test_a_functional_model_with_a_head_is_saved_and_cloned(kind, backbone, tmp_path):
     head = heads.build(backbone, kind, None if kind == "masked_lm" else 3)

@@ -114,6 +114,7 @@ def test_every_family_with_the_head(family, tokenizer):
     assert logits["logits"].shape == (1, 7, task.backbone.config.vocab_size)
 
 
+@pytest.mark.extended
 def test_of_a_long_text_only_what_is_read(tokenizer):
     task = _task("bert", tokenizer, max_length=8)
     text = "a [MASK] " * 2000

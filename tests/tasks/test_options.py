@@ -80,7 +80,7 @@ def test_type_checkers_see_all_public_names():
     assert seen >= set(bf.__all__) - {"__version__"}
 
 
-@pytest.mark.full
+@pytest.mark.extended
 def test_a_misspelt_option_is_a_type_error(tmp_path):
     pytest.importorskip("mypy")
     file = tmp_path / "snippet.py"

@@ -42,15 +42,15 @@ RESULT = ROOT / "tools" / "results" / "serving_load.md"
 REQUESTS = 20_000
 CONCURRENCY = 32
 TINY = ROOT / "tests" / "goldens" / "bert" / "classifier"
-_BATCHING = [
+BATCHING = [
     "--enable-batching",
     f"--batching-parameters-file={ROOT / 'serving' / 'config' / 'batching.config'}",
 ]
 MODES = {  # the scheme of the URL, flags of the server
     "REST": ("http", []),
-    "REST, batching": ("http", _BATCHING),
+    "REST, batching": ("http", BATCHING),
     "gRPC": ("grpc", []),
-    "gRPC, batching": ("grpc", _BATCHING),
+    "gRPC, batching": ("grpc", BATCHING),
 }
 _HEAD = [
     *("", "requests", "answers/s", "p50 ms", "p90 ms", "p99 ms", "slowest ms", "failed", "wrong"),

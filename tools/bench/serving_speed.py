@@ -2,8 +2,6 @@
 
     python -m tools.bench.serving_speed clients
     python -m tools.bench.serving_speed peers --models DIR    # of `python -m tools.bench.cpu`
-    python -m tools.bench.serving_speed threads
-    python -m tools.bench.serving_speed batches
 
 `peers` compares it with a server of ONNX Runtime (tools/bench/onnx_server.py) that has as many
 threads. The sentences are from SST-2 dev; each client sends its next request when it has the answer
@@ -18,7 +16,6 @@ import argparse
 import asyncio
 import contextlib
 import datetime
-import json
 import os
 import re
 import statistics
@@ -27,17 +24,17 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from serving import load_test
 from tests.support.checkout import environment
+from tests.support.compare_tokenizers import markdown
 from tests.support.texts import ROOT
 from tools.bench import machine, serving
 from tools.bench.cpu.workloads import CLASSIFY
 
-_LARGE = 32
 _BATCHING = {
     "none": "no batching",
     "server": "batching in the server",
@@ -55,7 +52,6 @@ task = bf.TextClassifier.from_pretrained(sys.argv[1], ["negative", "positive"], 
 batching = BatchingOptions() if sys.argv[3] == "graph" else None
 task.export(sys.argv[2], batching=batching)
 """
-_CONFIG = (ROOT / "serving" / "config" / "batching.config").read_text("utf-8")
 
 
 class Variant(NamedTuple):
@@ -64,20 +60,14 @@ class Variant(NamedTuple):
     Attributes:
         name: of its rows.
         batching: "none", "server" or "graph".
-        flags: additional flags of the server.
         schemes: "http", "grpc" or both.
-        settings: replaced in serving/config/batching.config.
-        large: whether to send requests of 32 sentences over REST too, from one client.
         variant: the export of ``--models`` that it serves; empty for one of its own.
         onnx: arguments of ``onnx_server``, which then answers; none for the local server.
     """
 
     name: str
     batching: str = "none"
-    flags: tuple[str, ...] = ()
     schemes: tuple[str, ...] = ("http", "grpc")
-    settings: tuple[tuple[str, int], ...] = ()
-    large: bool = False
     variant: str = ""
     onnx: tuple[str, ...] = ()
 
@@ -100,39 +90,9 @@ def peers() -> list[Variant]:
     return found
 
 
-def threads() -> list[Variant]:
-    grpc = ("grpc",)
-    config = "--tensorflow-session-config-file="
-    choices = {
-        "a thread per core for each operation": (config,),
-        "one thread for each operation": (f"{config}intra_op_parallelism_threads: 1",),
-        "the same, threads do not spin (the default)": (),
-    }
-    return [
-        Variant(name, batching, flags, grpc, large=True)
-        for batching in ("none", "server")
-        for name, flags in choices.items()
-    ]
-
-
-def batches() -> list[Variant]:
-    return [
-        Variant(
-            f"{size} sentences, {wait / 1000:g} ms",
-            "server",
-            (),
-            ("grpc",),
-            (("max_execution_batch_size", size), ("batch_timeout_micros", wait)),
-        )
-        for size, wait in ((4, 1000), (8, 0), (8, 1000), (16, 1000), (32, 1000))
-    ]
-
-
 TABLES = {
     "clients": ("Speed by number of clients", clients),
     "peers": ("Beside a server of ONNX Runtime", peers),
-    "threads": ("Threads", threads),
-    "batches": ("Sizes of batches", batches),
 }
 
 
@@ -161,7 +121,8 @@ def server(
     """The URLs of a variant by scheme, and its process' id."""
     if not variant.onnx:
         base = export(variant, directory, models)
-        with serving.server(base, flags(variant, directory)) as found:
+        flags = serving.BATCHING if variant.batching == "server" else []
+        with serving.server(base, flags) as found:
             yield found
         return
     command = [sys.executable, "-m", "tools.bench.onnx_server", str(_models(models)), *variant.onnx]
@@ -170,26 +131,6 @@ def server(
             yield {"http": process.stdout.readline().strip()}, process.pid
         finally:
             process.terminate()
-
-
-def flags(variant: Variant, directory: Path) -> list[str]:
-    """The server's flags; files that they name are written to the directory."""
-    found = []
-    for flag in variant.flags:
-        name, _, value = flag.partition("=")
-        if name.endswith("-file"):
-            path = directory / f"{abs(hash(value))}.config"
-            path.write_text(value, "utf-8")
-            flag = f"{name}={path}"
-        found.append(flag)
-    if variant.batching == "server":
-        text = _CONFIG
-        for name, value in variant.settings:
-            text = re.sub(rf"\b{name} {{ value: \d+ }}", f"{name} {{ value: {value} }}", text)
-        path = directory / f"{abs(hash(text))}.config"
-        path.write_text(text, "utf-8")
-        found += ["--enable-batching", f"--batching-parameters-file={path}"]
-    return found
 
 
 def measure(
@@ -201,33 +142,30 @@ def measure(
     rounds: int,
 ) -> list[list[str]]:
     """The rows of a table: for each API and number of clients one per variant."""
-    found: dict[tuple[str, int, int, str], list[tuple[float, ...]]] = {}
-    loads = [(scheme, count, 1) for scheme in variants[0].schemes for count in numbers]
-    if variants[0].large:
-        loads.append(("http", 1, _LARGE))
+    found: dict[tuple[str, int, str], list[tuple[float, ...]]] = {}
+    loads = [(scheme, count) for scheme in variants[0].schemes for count in numbers]
     with contextlib.ExitStack() as stack:
         running = []
         for variant in variants:
             urls, pid = stack.enter_context(server(variant, directory, models))
             running.append((variant.name, urls, pid))
         for number in range(rounds):
-            for scheme, count, size in loads:
-                sentences = requests if count >= 16 or size > 1 else requests // 2
+            for scheme, count in loads:
+                sentences = requests if count >= 16 else requests // 2
                 for name, urls, pid in running[:: -1 if number % 2 else 1]:
-                    figures = _load(urls[scheme], sentences, count, size, pid)
-                    print(number, scheme, count, size, name, *map(round, figures), flush=True)
-                    found.setdefault((scheme, count, size, name), []).append(figures)
+                    figures = _load(urls[scheme], sentences, count, pid)
+                    print(number, scheme, count, name, *map(round, figures), flush=True)
+                    found.setdefault((scheme, count, name), []).append(figures)
     rows = []
-    for (scheme, count, size, name), figures in found.items():
+    for (scheme, count, name), figures in found.items():
         speeds = [figure[0] for figure in figures]
         middle = [statistics.median(column) for column in zip(*figures, strict=True)]
-        first = next(key for key in found if key[:3] == (scheme, count, size))
+        first = next(key for key in found if key[:2] == (scheme, count))
         reference = statistics.median(figure[0] for figure in found[first])
         rows.append(
             [
                 {"http": "REST", "grpc": "gRPC"}[scheme],
                 str(count),
-                str(size),
                 name,
                 f"{middle[0]:.0f} ({min(speeds):.0f} to {max(speeds):.0f})",
                 f"{middle[0] / reference:.2f}",
@@ -239,37 +177,25 @@ def measure(
     return rows
 
 
-class _Rows(load_test.Rest):
-    """Over REST, with several rows per request."""
-
-    def encode(self, instance: list[str]) -> bytes:
-        return json.dumps({"instances": instance}).encode()
-
-
-def _load(url: str, sentences: int, count: int, size: int, pid: int) -> tuple[float, ...]:
+def _load(url: str, sentences: int, count: int, pid: int) -> tuple[float, ...]:
     """Sentences per second, p50 and p99 in ms, the server's CPU time per sentence in ms."""
     import psutil
 
     texts = serving.texts()
-    if size > 1:
-        target: load_test.Target = _Rows(url, "serving_default", 60.0)
-        instances: list[Any] = [texts[i : i + size] for i in range(0, len(texts) - size, size)]
-    else:
-        target, instances = load_test.target(url), texts
-    asyncio.run(load_test.load(target, instances[:64], requests=count, concurrency=count))
+    target = load_test.target(url)
+    asyncio.run(load_test.load(target, texts[:64], requests=count, concurrency=count))
     process = psutil.Process(pid)
     before = sum(process.cpu_times()[:2])
-    requests = max(1, sentences // size)
-    result = asyncio.run(load_test.load(target, instances, requests=requests, concurrency=count))
+    result = asyncio.run(load_test.load(target, texts, requests=sentences, concurrency=count))
     used = sum(process.cpu_times()[:2]) - before
     if result.failed:
         sys.exit(f"A request failed: {result.failures.most_common(1)}")
     middle, late = result.percentile(0.5), result.percentile(0.99)
-    return size * result.throughput, middle, late, 1000 * used / (size * requests)
+    return result.throughput, middle, late, 1000 * used / sentences
 
 
 _HEAD = [
-    *("API", "clients", "sentences per request", "", "sentences/s", "ratio"),
+    *("API", "clients", "", "sentences/s", "ratio"),
     *("p50 ms", "p99 ms", "server's CPU ms per sentence"),
 ]
 
@@ -278,8 +204,6 @@ def section(title: str, rows: list[list[str]], rounds: int) -> str:
     packages = ["tensorflow", "tensorflow-text", "uvicorn", "grpcio"]
     packages += ["onnxruntime", "starlette"] if "ONNX" in title else []
     onednn = ", TF_ENABLE_ONEDNN_OPTS=1" if os.environ.get("TF_ENABLE_ONEDNN_OPTS") else ""
-    table = [_HEAD, ["---", "---:", "---:", "---", *["---:"] * 5], *rows]
-    lines = "\n".join("| " + " | ".join(row) + " |" for row in table)
     command = " ".join(["python -m tools.bench.serving_speed", *_public(sys.argv[1:])])
     return (
         f"## {title}\n\n"
@@ -288,7 +212,7 @@ def section(title: str, rows: list[list[str]], rounds: int) -> str:
         f"{machine.versions(packages)}{onednn}. "
         f"{MODEL.removeprefix('package:')} with two labels, sentences of SST-2 dev; medians of "
         f"{rounds} rounds, in turns, with the lowest and highest. The ratio is to the first row of "
-        f"its group.\n\n{lines}\n"
+        f"its group.\n\n{markdown(_HEAD, rows)}\n"
     )
 
 
