@@ -202,6 +202,16 @@ def test_layers_that_lose_accuracy_stay_in_float(task, card, monkeypatch):
 
 
 @pytest.mark.extended
+def test_layers_that_no_calibration_text_reaches_stay_in_float(smallest):
+    """Such as a head that reads masks alone, for texts without one."""
+    task = perturbed(bf.MaskedLM.from_pretrained(smallest))
+    reached = set(_layers(task, ["a [MASK] film"]).in_int8)
+    missed = reached & set(_layers(task, ["a good film"]).in_float)
+    assert missed
+    assert all("masked_lm" in path for path in missed)
+
+
+@pytest.mark.extended
 def test_a_task_without_layers_for_int8(task, monkeypatch):
     monkeypatch.setattr(int8, "_SMALLEST", 1000)
     with pytest.raises(ValueError, match="TextClassifier has no dense layer that can be computed"):
