@@ -51,12 +51,17 @@ def train(job: dict[str, Any]) -> None:
     arguments = hf.TrainingArguments(job["output"], **fixed, **job["arguments"])
     trainer = hf.Trainer(model, arguments, collator(tokenizer), examples("train"))
     trainer.train()
+    # With ``group_by_length``, predictions have another order than the examples.
     found, labels, _ = trainer.predict(examples("dev"))
     if tags:
-        rows = zip(found.argmax(-1), labels, strict=True)
-        found = [row[given != -100].tolist() for row, given in rows]
+        found, kept = found.argmax(-1), labels != -100
+        found, labels = (
+            [x[k].tolist() for x, k in zip(y, kept, strict=True)] for y in (found, labels)
+        )
+    else:
+        found, labels = found.tolist(), labels.tolist()
     trainer.save_model()
-    Path(job["output"], "dev.json").write_text(json.dumps([*map(list, found)], default=float))
+    Path(job["output"], "dev.json").write_text(json.dumps([found, labels]), "utf-8")
 
 
 def prepare(name: str, examples: int, folder: Path) -> tuple[list[str], dict[str, Any], Any]:
@@ -99,13 +104,11 @@ def prepare(name: str, examples: int, folder: Path) -> tuple[list[str], dict[str
         "adam_epsilon": settings.epsilon,
     }
 
-    def score(found: list) -> dict[str, float]:
-        gold = rows["dev"][1]
-        if not tags:
-            return _metrics(np.array(found), np.array([*map(number, gold)]), not names)
-        pairs = zip(found, gold, strict=True)  # truncated words have no tag
-        named = [[*(names[i] for i in x), *["O"] * (len(y) - len(x))] for x, y in pairs]
-        return entity_scores(gold, named)
+    def score(found: list, labels: list) -> dict[str, float]:
+        if tags:
+            named = ([[names[i] for i in row] for row in rows] for rows in (labels, found))
+            return entity_scores(*named)
+        return _metrics(np.array(found), np.array(labels), not names)
 
     return ["-m", "bertfam_tf.cli", "train", path, *files], job, score
 
@@ -145,7 +148,7 @@ def main() -> None:
                     seconds = time.perf_counter() - start
                     file = output / ("metrics.json" if side == "ours" else "dev.json")
                     found = json.loads(file.read_text("utf-8"))
-                    scores = found if side == "ours" else score(found)
+                    scores = found if side == "ours" else score(*found)
                     own = seconds if side == "ours" else own
                     ratio = "" if side == "ours" else f" ({own / seconds:.2f})"
                     cells.append(f"{seconds:.0f} s{ratio}, {100 * scores[RECIPES[name]]:.1f}")
