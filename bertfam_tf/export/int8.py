@@ -58,6 +58,8 @@ class Int8Layers:
         task: the task to export.
         function: texts by name to answers, the signature that is calibrated.
         batches: calibration texts by name, (batch, …).
+        other: another function of the texts, whose activations count too: of a signature that reads
+            layers at more positions.
 
     Attributes:
         answers: the task's answers in float32, for each batch.
@@ -69,7 +71,13 @@ class Int8Layers:
         ValueError: if this TensorFlow has no int8 kernel, or no layer can be computed in int8.
     """
 
-    def __init__(self, task: Task, function: Callable, batches: Iterable[Answers]):
+    def __init__(
+        self,
+        task: Task,
+        function: Callable,
+        batches: Iterable[Answers],
+        other: Callable | None = None,
+    ):
         if op_def_registry.get(KERNEL) is None:
             raise ValueError(
                 f"dtype='int8' needs the kernel {KERNEL}, which TensorFlow has in builds for x86 "
@@ -77,6 +85,7 @@ class Int8Layers:
             )
         batches = self._batches = list(batches)
         self._task = task
+        self._other = other
         # Where an export stores the weights.
         self.stacks: StackedWeights | None = None
         dense_layers = [
@@ -223,8 +232,11 @@ class Int8Layers:
         specs = self._task.feature_specs
 
         def answer(*tensors: tf.Tensor) -> dict[str, tf.Tensor]:
+            features = dict(zip(specs, tensors, strict=True))
             with substituted_calls(calls):
-                return function(dict(zip(specs, tensors, strict=True)))
+                if self._other is not None:
+                    self._other(features)
+                return function(features)
 
         traced = tf.function(answer, list(specs.values()), autograph=False)
         batches_of_answers = [
@@ -307,14 +319,13 @@ class _Measured:
         self._sums = tf.Variable([0.0, 0.0], trainable=False)
 
     def measure(self, layer: keras.layers.Layer, x: tf.Tensor, **options: Any) -> tf.Tensor:
-        y = type(layer).call(layer, x, **options)
-        exact = y
+        y = exact = type(layer).call(layer, x, **options)
         if isinstance(self.layer, Int8Output):
             # Logits of some tokens, because the logits of all take much memory.
-            x, exact = (tf.reshape(t, [-1, t.shape[-1]]) for t in (x, y))
+            x = tf.reshape(x, [-1, x.shape[-1]])
             count = tf.shape(x)[0]
-            some = tf.range(0, count, tf.maximum(count // _MEASURED_TOKENS, 1))
-            x, exact = tf.gather(x, some), tf.gather(exact, some)
+            x = tf.gather(x, tf.range(0, count, tf.maximum(count // _MEASURED_TOKENS, 1)))
+            exact = type(layer).call(layer, x)
         error = compute(Trace(), self.layer, layer, x) - exact
         if isinstance(self.layer, Int8Output):
             # What all tokens have in common does not count.
@@ -326,4 +337,5 @@ class _Measured:
     def error(self) -> float:
         error, whole = self._sums.numpy().tolist()
         of_rows = self.layer.error_of_rows if isinstance(self.layer, Int8Output) else 0.0
-        return max((error / whole) ** 0.5 if whole else 0.0, of_rows)
+        # 1 for a layer that the calibration texts do not reach.
+        return max((error / whole) ** 0.5 if whole else 1.0, of_rows)

@@ -78,10 +78,11 @@ class Int8Dense:
         kernel: its weights, float32 (width, units).
         factors: the factors of its input channels, float32 (width,), the same array for layers that
             share their input.
-    """
 
-    # Whether the kernel is (units, width).
-    is_transposed = False
+    Attributes:
+        kernel: the weights in int8, the longer side first.
+        is_transposed: whether that is (units, width).
+    """
 
     def __init__(self, layer: keras.layers.Layer, kernel: np.ndarray, factors: np.ndarray):
         self.layer = layer
@@ -89,13 +90,18 @@ class Int8Dense:
         kernel = kernel / factors[:, None]
         scales = np.abs(kernel).max(axis=0) / LARGEST_WEIGHT
         scales = np.where(scales > 0, scales, 1).astype("float32")
-        values = np.rint(kernel / scales).astype(np.int8)
-        # A variable, so that all signatures share it.
-        self.kernel = tf.Variable(values.T if self.is_transposed else values, trainable=False)
+        self._store(np.rint(kernel / scales).astype(np.int8))
         self.ranges = scales * np.float32(_RANGE)
         bias = ops.convert_to_numpy(layer.bias) if layer.use_bias else np.zeros(len(scales))
         self.bias = bias.astype("float32")
         self.parts: list[Int8Dense] = []
+
+    def _store(self, values: np.ndarray) -> None:
+        # With its longer side first, kernels of all layers of a model have rows of one width, and
+        # ``StackedWeights`` reads them as one.
+        self.is_transposed = values.shape[1] > values.shape[0]
+        # A variable, so that all signatures share it.
+        self.kernel = tf.Variable(values.T if self.is_transposed else values, trainable=False)
 
     @classmethod
     def side_by_side(cls, parts: Sequence[tuple[Int8Dense, float | np.ndarray]]) -> Int8Dense:
@@ -109,8 +115,9 @@ class Int8Dense:
         merged.parts = [dense for dense, _ in parts]
         merged.layer = merged.parts[0].layer
         merged.factors = merged.parts[0].factors
-        kernels = [dense.kernel.numpy() for dense in merged.parts]
-        merged.kernel = tf.Variable(np.concatenate(kernels, axis=1), trainable=False)
+        stored = [(dense.kernel.numpy(), dense.is_transposed) for dense in merged.parts]
+        kernels = [values.T if is_transposed else values for values, is_transposed in stored]
+        merged._store(np.concatenate(kernels, axis=1))
         scales = [np.asarray(scale, "float32") for _, scale in parts]
         pairs = list(zip(merged.parts, scales, strict=True))
         merged.ranges = np.concatenate([dense.ranges * scale for dense, scale in pairs])
@@ -201,7 +208,6 @@ class Int8Output(Int8Dense):
         factors: as for ``Int8Dense``.
     """
 
-    is_transposed = True
     layer: TiedOutput
 
     def __init__(self, layer: TiedOutput, kernel: np.ndarray, factors: np.ndarray):
@@ -217,6 +223,11 @@ class Int8Output(Int8Dense):
         self._bias, self._high, self._low = (
             tf.Variable(x, trainable=False) for x in (self.bias, self.ranges, -self.ranges)
         )
+
+    def _store(self, values: np.ndarray) -> None:
+        # Rows are looked up.
+        self.is_transposed = True
+        self.kernel = tf.Variable(values.T, trainable=False)
 
     def weights(self) -> dict[Hashable, np.ndarray]:
         return {id(self.factors): self.factors}

@@ -191,7 +191,11 @@ def _calibrated(
         }
         for start in range(0, len(examples), rows)
     ]
-    return Int8Layers(task, signatures(task, **options)[DEFAULT_SIGNATURE].function, batches)
+    answer = signatures(task, **options)[DEFAULT_SIGNATURE].function
+    if task.components.forward is None:
+        return Int8Layers(task, answer, batches)
+    # Answers read the head at some positions, such as masks, and ``ids`` at all.
+    return Int8Layers(task, answer, batches, lambda texts: task.answer_ids(task.encode(texts)))
 
 
 def _make(

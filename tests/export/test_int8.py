@@ -47,7 +47,7 @@ def served(exported):
     return load(exported)
 
 
-@pytest.mark.parametrize("shape", [(1, 32, 16), (7, 33, 20), (40, 384, 64)])
+@pytest.mark.parametrize("shape", [(1, 32, 16), (7, 20, 33), (40, 384, 64)])
 @pytest.mark.parametrize("values", ["random", "largest"])
 def test_products_are_exact(shape, values):
     """Without VNNI the sum of two products has 16 bits, in which weights of 8 bits saturate."""
@@ -199,6 +199,16 @@ def test_layers_that_lose_accuracy_stay_in_float(task, card, monkeypatch):
     layers = _layers(task)
     assert set(layers.in_int8) == {path for path, error in errors.items() if error <= limit}
     assert set(layers.in_float) - {"sequence_head/classifier"} == errors.keys() - layers.in_int8
+
+
+@pytest.mark.extended
+def test_layers_that_no_calibration_text_reaches_stay_in_float(smallest):
+    """Such as a head that reads masks alone, for texts without one."""
+    task = perturbed(bf.MaskedLM.from_pretrained(smallest))
+    reached = set(_layers(task, ["a [MASK] film"]).in_int8)
+    missed = reached & set(_layers(task, ["a good film"]).in_float)
+    assert missed
+    assert all("masked_lm" in path for path in missed)
 
 
 @pytest.mark.extended

@@ -123,11 +123,10 @@ def accuracy(directory: str) -> None:
     lines = (DATA / "wikitext-2" / "valid.txt").read_text("utf-8").split("\n")
     # The first are for calibration.
     rows, exact = [line.strip() for line in lines if len(line) > 200], np.array([])
-    for dtype in DTYPES:
-        scope, found = in_dtype(task, dtype, rows[:128]), []
 
+    def predictor(scope: Callable[[], Any]) -> Callable:
         @tf.function(autograph=False, reduce_retracing=True)
-        def predict(texts, scope=scope):
+        def predict(texts):
             inputs = task.preprocess({"text": texts})
             with scope():
                 logits = task(inputs, training=False)
@@ -135,6 +134,10 @@ def accuracy(directory: str) -> None:
             losses = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)
             return tf.argmax(logits, -1), losses * weights, weights
 
+        return predict
+
+    for dtype in DTYPES:
+        predict, found = predictor(in_dtype(task, dtype, rows[:128])), []
         for i in range(128, 528, 8):
             found.append([x.numpy().ravel() for x in predict(tf.constant(rows[i : i + 8]))])
         tokens, losses, weights = (np.concatenate(x) for x in zip(*found, strict=True))
