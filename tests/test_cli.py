@@ -103,6 +103,22 @@ def test_train_prints_the_metrics(trained):
     assert yaml.safe_load((run / "recipe.yaml").read_text())["train"]["epochs"] == 1
 
 
+@pytest.mark.extended
+def test_a_run_without_a_dev_split(smallest, tmp_path, capsys):
+    (tmp_path / "train.tsv").write_text("text\tlabel\na good film\tyes\nit is bad\tno\n")
+    recipe = {
+        "output": str(tmp_path / "run"),
+        "model": {"path": str(smallest)},
+        "data": {"train": str(tmp_path / "train.tsv")},
+        "train": {"epochs": 1},
+    }
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    assert main(["train", str(tmp_path / "recipe.yaml")]) == 0
+    assert _last_json(capsys.readouterr().out).keys() == {"train_loss", "train_accuracy"}
+    assert main(["runs", str(tmp_path)]) == 0
+    assert "unfinished" not in capsys.readouterr().out
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("split", ["dev", "test"])
 def test_evaluate(trained, capsys, split):
@@ -394,12 +410,38 @@ def test_options_stand_anywhere():
     assert options.text == ["--top is a text"]
 
 
-@pytest.mark.parametrize("arguments", [[], ["tarin"], ["train"], ["evaluate", "x", "--split", "y"]])
-def test_usage(arguments, capsys):
+@pytest.mark.parametrize(
+    ("command", "first", "options", "last"),
+    [
+        ("predict", ["runs/desk"], ["--top", "3"], ["a text"]),
+        ("search", ["model", "index"], ["--top", "3"], ["a query"]),
+        ("tokenize", ["model"], ["--ids"], ["a text"]),
+        ("analyze", ["model"], ["--output", "page"], ["a text"]),
+        ("plan", ["recipe.yaml"], ["--steps", "1"], ["train.batch_size=4"]),
+        ("sweep", ["recipe.yaml"], ["--over", "train.seed=0,1"], ["train.epochs=1"]),
+    ],
+)
+def test_options_of_each_command_stand_anywhere(command, first, options, last):
+    expected = _parsed([command, *options, *first, *last])
+    assert _parsed([command, *first, *options, *last]) == expected
+    assert _parsed([command, *first, *last, *options]) == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "usage"),
+    [
+        ([], "usage: bertfam [-h] [--version] COMMAND"),
+        (["tarin"], "usage: bertfam [-h] [--version] COMMAND"),
+        (["train"], "usage: bertfam train [-h]"),
+        (["evaluate", "x", "--split", "y"], "usage: bertfam evaluate [-h]"),
+        (["predict", "x", "--tpo", "3"], "usage: bertfam predict [-h]"),
+    ],
+)
+def test_usage(arguments, usage, capsys):
     with pytest.raises(SystemExit) as end:
         main(arguments)
     assert end.value.code == 2
-    assert "usage: bertfam" in capsys.readouterr().err
+    assert capsys.readouterr().err.startswith(usage)
 
 
 @pytest.mark.parametrize(

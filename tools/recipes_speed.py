@@ -71,7 +71,7 @@ def prepare(name: str, examples: int, folder: Path) -> tuple[list[str], dict[str
     from bertfam_tf.metrics import entity_scores
     from bertfam_tf.recipes.reading import expand, load_recipe
     from bertfam_tf.sources import resolve
-    from tests.support.finetune_reference import _metrics, _read_texts, _read_words
+    from tests.support.finetune_reference import read_texts, read_words, scores_of
 
     path = f"configs/bert/{name}.yaml"
     data, tags = load_recipe(path, []).data, name == "conll2003"
@@ -84,7 +84,7 @@ def prepare(name: str, examples: int, folder: Path) -> tuple[list[str], dict[str
         (folder / split).write_text(end.join(lines[: count + 1]) + end, "utf-8")  # a header
     files = [f"data.{split}={folder / split}" for split in ("train", "dev")]
     recipe = load_recipe(path, files)
-    read, settings = _read_words if tags else _read_texts, recipe.train
+    read, settings = read_words if tags else read_texts, recipe.train
     rows = {split: read(recipe.data, split) for split in ("train", "dev")}
     flat = [x for _, y in rows.values() for row in y for x in (row if tags else [row])]
     names = [] if recipe.task == "TextRegressor" else sorted(set(flat))
@@ -108,7 +108,7 @@ def prepare(name: str, examples: int, folder: Path) -> tuple[list[str], dict[str
         if tags:
             named = ([[names[i] for i in row] for row in rows] for rows in (labels, found))
             return entity_scores(*named)
-        return _metrics(np.array(found), np.array(labels), not names)
+        return scores_of(np.array(found), np.array(labels), not names)
 
     return ["-m", "bertfam_tf.cli", "train", path, *files], job, score
 

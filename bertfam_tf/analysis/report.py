@@ -33,7 +33,8 @@ table { border-collapse: collapse; margin: .5rem 0; }
 td, th { padding: .25rem .7rem; border-bottom: 1px solid #e2e8f0; text-align: left; }
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
 p.note { color: #64748b; }
-td.text { max-width: 34rem; overflow-wrap: anywhere; }
+td.text { min-width: 9rem; max-width: 34rem; overflow-wrap: anywhere; }
+svg { overflow: visible; }
 h3 { font-size: .95rem; margin: 1.2rem 0 .3rem; }
 div.wide { overflow-x: auto; }
 table.matrix td, table.matrix th { padding: .2rem .45rem; border: 1px solid #e2e8f0; }
@@ -162,7 +163,8 @@ class Report:
             self._duplicates(),
         ]
         page = (
-            f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>'
+            f'<!doctype html><html lang="en"><head><meta charset="utf-8">'
+            '<meta name="viewport" content="width=device-width, initial-scale=1"><title>'
             f"{html.escape(title)}</title><style>{_STYLE}</style></head><body>{''.join(parts)}"
             "</body></html>\n"
         )
@@ -323,7 +325,8 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
     lines = ["".join(cell("th", text) for text in head)]
     lines += ["".join(cell("td", text) for text in row) for row in rows]
-    return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f'<div class="wide"><table>{body}</table></div>'
 
 
 def _curve(bins: Sequence[tuple[float, float, int]]) -> str:

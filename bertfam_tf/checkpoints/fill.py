@@ -104,7 +104,9 @@ def compare(
             lines.append(f"Wrong types: {join_names(types)}; expected one of {', '.join(_FLOATS)}.")
         absent = [path for path, (name, _) in by_path.items() if name not in tensors]
         if absent and all(path.startswith("pooler/") for path in absent):
-            lines.append("A checkpoint without a pooler loads with pooler=False.")
+            lines.append(
+                "A checkpoint without a pooler loads with pooler=False; pooler=True adds a new one."
+            )
         raise CheckpointError("\n".join(lines))
 
 

@@ -16,6 +16,7 @@ from bertfam_tf.layers import filled_later
 from bertfam_tf.models.base import Backbone
 from bertfam_tf.names import truncated_repr, unknown
 from bertfam_tf.sources import CheckpointError, opened, resolve
+from bertfam_tf.user_warnings import UntrainedWarning, warn
 
 _POOLER = "pooler/"
 _KEPT = (
@@ -70,7 +71,7 @@ class Checkpoint:
         fields = source.config.to_dict()
         self.config: Any = source.config.from_dict({**fields, **overrides})
         if "pooler" not in overrides and self._has_no_pooler():
-            self.config = source.config.from_dict({**fields, **overrides, "pooler": False})
+            self.without_missing_pooler()
 
     def backbone(self, *, new_pooler: bool = False, **kwargs: Any) -> Backbone:
         """Returns a new backbone with the checkpoint's weights.
@@ -218,9 +219,17 @@ class Checkpoint:
     @property
     def lacks_pooler(self) -> bool:
         """Whether the family's models may have a pooler, and the checkpoint has none."""
+        if not self.variable_sources():  # variables are stored by their paths
+            has_field = hasattr(self.config, "pooler")
+            return has_field and not any(name.startswith(_POOLER) for name in self._tensors)
         table = self._source.weights or {}
         pooler = [name.partition("|")[0] for p, name in table.items() if p.startswith(_POOLER)]
         return bool(pooler) and not any(name in self._tensors for name in pooler)
+
+    def without_missing_pooler(self) -> None:
+        """Changes the config to one without a pooler, if the checkpoint has none."""
+        if self.lacks_pooler and getattr(self.config, "pooler", False):
+            self.config = self.config.from_dict({**self.config.to_dict(), "pooler": False})
 
     def _has_no_pooler(self) -> bool:
         """Whether the checkpoint has a head that does not use the pooler, and no pooler."""
@@ -284,7 +293,8 @@ def load_backbone(
             the same config: ``load_backbone(path, "spanbert")``. None for the one in the config.
         dtype: the dtype policy, such as ``"mixed_bfloat16"``; None for Keras' global one.
         **overrides: config fields that replace the checkpoint's, such as ``dropout=0.0`` or
-            ``pooler=False``.
+            ``pooler=False``. With ``pooler=True``, a checkpoint without a pooler gets a new one,
+            with a warning.
 
     Raises:
         CheckpointError: if a file is missing or damaged, an option is not supported, or tensors are
@@ -292,4 +302,9 @@ def load_backbone(
         ValueError: if an override is not a config field, or is out of range.
     """
     with opened(path) as source:
-        return Checkpoint(source, family, **overrides).backbone(dtype=dtype)
+        checkpoint = Checkpoint(source, family, **overrides)
+        new_pooler = overrides.get("pooler") is True and checkpoint.lacks_pooler
+        backbone = checkpoint.backbone(new_pooler=new_pooler, dtype=dtype)
+    if new_pooler:
+        warn(UntrainedWarning("pooler", "is", path, "backbone"))
+    return backbone

@@ -255,7 +255,8 @@ def build(
     spec = _spec(record, name)
     if spec.reads == "pooled_output" and spec.reads not in backbone.output:
         raise ValueError(
-            f"This {record.name} backbone has no pooler, whose output the {name} head reads."
+            f"This {record.name} backbone has no pooler, whose output the {name} head reads; "
+            "load_backbone(path, pooler=True) has one."
         )
     if spec.has_labels != (num_labels is not None):
         says = (

@@ -17,6 +17,15 @@ def _fuses(x: Any) -> bool:
     return keras.backend.backend() == "tensorflow" and len(x.shape) == 2
 
 
+def quantization_error(what: str) -> ValueError:
+    """Returns the error for Keras' ``quantize``, of a layer or model."""
+    return ValueError(
+        f"{what} of bertfam_tf cannot be quantized in place: a task's export(directory, "
+        "dtype='int8' or 'int8-weights') and export_tflite(file, quantize='int8') write quantized "
+        "models, and leave this one as it is."
+    )
+
+
 def _is_one_position(x: Any) -> bool:
     """Returns whether ``x`` is (batch, 1, width), as in a step of a decoder."""
     return keras.backend.backend() == "tensorflow" and len(x.shape) == 3 and x.shape[1] == 1
@@ -164,11 +173,7 @@ class Dense(keras.layers.Dense):
 
     def quantize(self, mode=None, type_check=True, config=None):
         # Keras only warns about layers that are not implemented, and leaves them as they are.
-        raise ValueError(
-            f"The layer {self.path!r} of bertfam_tf cannot be quantized in place: a task's "
-            "export(directory, dtype='int8' or 'int8-weights') and export_tflite(file, "
-            "quantize='int8') write quantized models, and leave this one as it is."
-        )
+        raise quantization_error(f"The layer {self.path!r}")
 
 
 class LayerNormalization(keras.layers.LayerNormalization):

@@ -17,6 +17,7 @@ from keras import ops
 
 from bertfam_tf import registry
 from bertfam_tf.hints import hint
+from bertfam_tf.layers.fused import quantization_error
 from bertfam_tf.models.parts import Parts
 from bertfam_tf.names import truncated_repr, unknown
 from bertfam_tf.validation import in_range
@@ -394,6 +395,10 @@ class Backbone(keras.Model):
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects=None) -> Backbone:
         return cls(**config)
+
+    def quantize(self, *args: Any, **kwargs: Any) -> None:
+        # Before Keras warns about layers that it does not quantize.
+        raise quantization_error(f"The model {self.name!r}")
 
 
 def _names(outputs: str | Iterable[str] | None) -> tuple[str, ...] | None:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -248,6 +249,12 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
             yield from flat(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
+
+
+def is_run(path: Path) -> bool:
+    """Returns whether a directory has files of a run besides its recipe, which may be a user's."""
+    names = (MODEL, METRICS, HISTORY, _STEPS, _BOARD, STATE, PREVIOUS)
+    return any(os.path.lexists(path / name) for name in names)
 
 
 def _is_dumped(text: str) -> bool:

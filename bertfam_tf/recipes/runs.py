@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from bertfam_tf import parsing
 from bertfam_tf.files import PNG, atomic, check_kind
 from bertfam_tf.names import unknown
-from bertfam_tf.recipes.directory import HISTORY, METRICS, RECIPE, Flops, flat
+from bertfam_tf.recipes.directory import HISTORY, METRICS, RECIPE, Flops, flat, is_run
 from bertfam_tf.recipes.multi_task import train
 from bertfam_tf.recipes.reading import expand, load_run
 from bertfam_tf.recipes.search_space import Values, combinations
@@ -55,7 +55,8 @@ def read_runs(paths: Iterable[str | Path]) -> list[Run]:
         ValueError: if there are no runs, or all are damaged.
     """
     roots = [Path(path) for path in paths]
-    directories = sorted({file.parent for root in roots for file in root.rglob(RECIPE)})
+    described = {file.parent for root in roots for file in root.rglob(RECIPE)}
+    directories = sorted(filter(is_run, described))
     if not directories:
         raise ValueError(f"There is no {RECIPE} of a run in {', '.join(map(str, roots))}.")
     runs: list[Run] = []

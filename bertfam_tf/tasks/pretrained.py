@@ -129,6 +129,8 @@ def _open_task(
     if classes is not None and not isinstance(options.get(classes), list | tuple):
         options[classes] = _class_names(checkpoint, head or "", classes, options.get(classes), path)
     new_pooler = _needs_new_pooler(checkpoint, head, rest)
+    if not new_pooler and "pooler" not in rest:
+        checkpoint.without_missing_pooler()
     backbone = checkpoint.backbone(new_pooler=new_pooler)
     if given.get("max_length") is None and backbone.max_length and "max_length" in stored:
         options["max_length"] = min(stored["max_length"], backbone.max_length)

@@ -9,6 +9,7 @@ from typing import Any, Self
 import keras
 
 from bertfam_tf import files
+from bertfam_tf.layers.fused import quantization_error
 from bertfam_tf.models import Backbone
 from bertfam_tf.tasks import publish, storage
 from bertfam_tf.tasks.components import Signature
@@ -52,6 +53,10 @@ class TaskStorage:
     def describe(self: Any) -> dict[str, Any]:
         """The task's description that ``save`` and ``export`` store, sufficient to rebuild it."""
         return storage.describe(self)
+
+    def quantize(self: Any, *args: Any, **kwargs: Any) -> None:
+        """Raises a ``ValueError``: ``export`` and ``export_tflite`` write quantized models."""
+        raise quantization_error(f"The model {self.name!r}")
 
     def get_config(self) -> dict[str, Any]:
         """Returns the config of a new task like this one: backbone, tokenizer with its files, and

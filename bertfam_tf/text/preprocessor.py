@@ -54,7 +54,8 @@ class TextPreprocessor(keras.layers.Layer):
         truncation: Truncation = "longest_first",
         **kwargs: Any,
     ):
-        super().__init__(**kwargs)
+        # The dtype of the input that a Sequential model adds before its first layer.
+        super().__init__(**{**kwargs, "dtype": "string"})
         if not isinstance(tokenizer, Tokenizer):
             tokenizer = load_tokenizer(tokenizer)
         self.tokenizer = tokenizer
@@ -72,7 +73,9 @@ class TextPreprocessor(keras.layers.Layer):
 
     @tf.autograph.experimental.do_not_convert
     def call(self, texts):
-        return self.packer([self.tokenizer.tokenize(_vector(each)) for each in _listed(texts)])
+        packed = self.packer([self.tokenizer.tokenize(_vector(each)) for each in _listed(texts)])
+        # TensorFlow warns about operations whose rank it cannot infer from the ragged tokens.
+        return {name: tf.ensure_shape(x, [None] * x.shape.rank) for name, x in packed.items()}
 
     def compute_output_spec(self, texts):
         batch = _listed(texts)[0].shape[0]

@@ -40,6 +40,9 @@ def test_page(found, tmp_path):
     assert "<b>bad" not in page
     assert "accuracy 0.6000" in page
     assert page.count("<circle") == 4
+    # On narrow screens, tables scroll, and words do not break; dots at the edge are whole.
+    assert page.count("<table") == page.count('<div class="wide"><table')
+    assert "svg { overflow: visible; }" in page
 
 
 @pytest.mark.extended

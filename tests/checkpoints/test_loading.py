@@ -390,6 +390,33 @@ def test_a_checkpoint_without_a_pooler_becomes_any_task(family, tiny, tmp_path):
     assert len(tasks[0].predict(choices if family == "roberta" else ["a text"])) == 1
 
 
+def test_encoders_without_a_pooler(tiny_copy, tmp_path):
+    """Tasks that read no pooler need none; ``pooler=True`` adds one, as transformers does."""
+    drop = {"bert.pooler.dense.weight", "bert.pooler.dense.bias"}
+    _change_tensors(
+        tiny_copy,
+        lambda t: {n: v for n, v in t.items() if n not in drop and "classifier" not in n},
+    )
+    with pytest.warns(UserWarning, match="The tokens head is initialized at random"):
+        tagger = bf.TokenTagger.from_pretrained(tiny_copy, tags=["O", "B-X"])
+    assert not tagger.backbone.config.pooler
+    tagger.save(tmp_path / "ours")
+    for path in (tiny_copy, tmp_path / "ours"):
+        with pytest.warns(UserWarning, match="The pooler is initialized at random"):
+            backbone = bf.load_backbone(path, pooler=True)
+        bf.TextClassifier(backbone, tagger.tokenizer, ["no", "yes"])
+        [kernel] = (w for w in backbone.weights if w.path == "pooler/dense/kernel")
+        assert 0.01 < np.std(kernel) < 0.04
+    with pytest.warns(UserWarning, match="The pooler and the sequence head are initialized"):
+        task = bf.TextClassifier.from_pretrained(tmp_path / "ours", labels=["no", "yes"])
+    np.testing.assert_array_equal(
+        task.backbone.parts["token_embedding"].embeddings,
+        tagger.backbone.parts["token_embedding"].embeddings,
+    )
+    with pytest.raises(ValueError, match=r"no pooler.*load_backbone\(path, pooler=True\) has one"):
+        bf.TextClassifier(tagger.backbone, tagger.tokenizer, ["no", "yes"])
+
+
 @pytest.mark.extended
 def test_a_tagger_of_ours_becomes_a_classifier(tiny, tmp_path):
     tagger = bf.TokenTagger.from_pretrained(tiny, tags=["O", "B-X"])

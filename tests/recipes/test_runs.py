@@ -58,6 +58,7 @@ def test_unknown_metrics_and_directories(folder, tmp_path):
     with pytest.raises(ValueError, match=r"Unknown metric 'accuracy'.*val_accuracy"):
         runs.draw(found, tmp_path / "x.png", "accuracy")
     (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "recipe.yaml").write_text(yaml.safe_dump(RECIPE))  # a user's
     with pytest.raises(ValueError, match=r"There is no recipe\.yaml of a run"):
         runs.read_runs([tmp_path / "empty"])
 

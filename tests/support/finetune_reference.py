@@ -117,7 +117,7 @@ def _logits(model: Any, count: int, batch_of: Callable[[list[int]], dict], size:
 # Sequence classification and regression -------------------------------------------------------
 
 
-def _read_texts(data: Any, split: str) -> tuple[list[tuple[str, ...]], list[str]]:
+def read_texts(data: Any, split: str) -> tuple[list[tuple[str, ...]], list[str]]:
     """The one or two texts of each example, and the labels as strings."""
     lines = expand(getattr(data, split)).read_text("utf-8-sig").removesuffix("\n").split("\n")
     cells = [line.removesuffix("\r").split("\t") for line in lines]
@@ -131,7 +131,7 @@ def _read_texts(data: Any, split: str) -> tuple[list[tuple[str, ...]], list[str]
     return [tuple(row[i] for i in texts) for row in cells], [row[label] for row in cells]
 
 
-def _metrics(found: np.ndarray, labels: Any, regression: bool) -> dict[str, float]:
+def scores_of(found: np.ndarray, labels: Any, regression: bool) -> dict[str, float]:
     metrics = [Pearson(), Spearman()] if regression else []
     if found.shape[1] == 2:
         metrics = [F1(), Matthews()]
@@ -146,7 +146,7 @@ def fine_tune_texts(recipe: Any) -> Outcome:
     """Fine-tunes a sequence classifier; for ``TextRegressor`` with one output."""
     data, settings = recipe.data, recipe.train
     directory = resolve(recipe.model.path)
-    texts, labels = _read_texts(data, "train")
+    texts, labels = read_texts(data, "train")
     regression = recipe.task == "TextRegressor"
     names = list(data.labels) if data.labels else sorted(set(labels))
     to_label = float if regression else names.index
@@ -168,9 +168,9 @@ def fine_tune_texts(recipe: Any) -> Outcome:
         return batch_of
 
     def scores(split: str) -> dict[str, float]:
-        texts, labels = _read_texts(data, split)
+        texts, labels = read_texts(data, split)
         found = _logits(model, len(texts), encoded(texts, labels))
-        return _metrics(found, np.array([to_label(label) for label in labels]), regression)
+        return scores_of(found, np.array([to_label(label) for label in labels]), regression)
 
     lengths = [sum(len(text.encode()) for text in example) for example in texts]
     return scores, _train(model, settings, lengths, encoded(texts, labels))
@@ -179,7 +179,7 @@ def fine_tune_texts(recipe: Any) -> Outcome:
 # Tags -----------------------------------------------------------------------------------------
 
 
-def _read_words(data: Any, split: str) -> tuple[list[list[str]], list[list[str]]]:
+def read_words(data: Any, split: str) -> tuple[list[list[str]], list[list[str]]]:
     """The words and the tags of each sentence."""
     pairs = list(read_split(data, split, "TokenTagger").as_numpy_iterator())
     return [x["text"].decode().split() for x, _ in pairs], [y.decode().split() for _, y in pairs]
@@ -206,7 +206,7 @@ def _targets(encoded: Any, tags: list[list[int]]) -> torch.Tensor:
 def fine_tune_tagger(recipe: Any) -> Outcome:
     """Fine-tunes a tagger; the first piece of each word is labelled."""
     directory = resolve(recipe.model.path)
-    words, tags = _read_words(recipe.data, "train")
+    words, tags = read_words(recipe.data, "train")
     names = sorted({tag for sentence in tags for tag in sentence})
     ids = [[names.index(tag) for tag in sentence] for sentence in tags]
     torch.manual_seed(recipe.train.seed)
@@ -230,7 +230,7 @@ def fine_tune_tagger(recipe: Any) -> Outcome:
         return {**encoded, "labels": _targets(encoded, [ids[i] for i in batch])}
 
     def scores(split: str) -> dict[str, float]:
-        sentences, gold = _read_words(recipe.data, split)
+        sentences, gold = read_words(recipe.data, split)
         found = []
         for batch in _chunks(sentences, 64):
             encoded = encode(batch)

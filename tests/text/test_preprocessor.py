@@ -86,6 +86,16 @@ def test_trains_and_is_saved_in_a_sequential_model(sequence, tmp_path):
 
 
 @pytest.mark.extended
+def test_models_of_text_need_no_input_and_print_nothing(preprocessor, backbone, capfd):
+    """TensorFlow warned about softmax of an unknown rank, and the added input was of floats."""
+    model = keras.Sequential([preprocessor, backbone])
+    outputs = model.predict(np.array(TEXTS, object), verbose=0)["pooled_output"]
+    expected = backbone(preprocessor(tf.constant(TEXTS)))["pooled_output"]
+    np.testing.assert_allclose(outputs, expected, atol=1e-6)
+    assert not capfd.readouterr().err
+
+
+@pytest.mark.extended
 def test_exports_a_functional_model(priced, tmp_path):
     directory = bf.export(priced, tmp_path / "priced", metrics={"accuracy": 0.5})
     assert directory == tmp_path / "priced" / "1"

@@ -25,8 +25,10 @@ STYLE = """
 .answer mark small {
   font-size: .64rem; font-weight: 700; letter-spacing: .04em; margin-left: .4rem; color: #475569;
 }
-.answer .bar { display: grid; grid-template-columns: minmax(6rem, 15rem) 1fr 4rem; gap: .8rem;
-  align-items: center; line-height: 2; }
+.answer .bar {
+  display: grid; grid-template-columns: minmax(6rem, 15rem) minmax(3rem, 1fr) 4rem;
+  gap: .8rem; align-items: center; line-height: 2;
+}
 .answer .bar span:first-child { overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
 .answer .bar i { display: block; height: .6rem; border-radius: .3rem; background: #e2e8f0; }
 .answer .bar b { display: block; height: 100%; border-radius: .3rem; background: #94a3b8; }
