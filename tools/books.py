@@ -4,8 +4,8 @@
 
 Each line is a paragraph; Project Gutenberg's header and footer are removed. ``train.txt`` has all
 books except two, which are in ``dev.txt``; ``train`` and ``dev`` have a file for each book;
-``train.words.txt`` and ``dev.words.txt`` have the same
-text in lower case with spaces around punctuation, for word vocabularies.
+``train.words.txt`` and ``dev.words.txt`` have the same text in lower case with spaces around
+punctuation, for word vocabularies.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def main() -> None:
         lines = [line for book in chosen for line in paragraphs(book)]
         (directory / name).mkdir(exist_ok=True)
         for book in chosen:
-            text = "\n".join(paragraphs(book)) + "\n"
-            (directory / name / book.name).write_text(text, "utf-8")
+            file = directory / name / book.name
+            file.write_text("\n".join(paragraphs(book)) + "\n", "utf-8")
         (directory / f"{name}.txt").write_text("\n".join(lines) + "\n", "utf-8")
         words = "\n".join(map(in_words, lines)) + "\n"
         (directory / f"{name}.words.txt").write_text(words, "utf-8")

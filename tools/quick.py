@@ -28,9 +28,8 @@ def changed(since: str) -> list[Path]:
         found = subprocess.run(["git", *command], cwd=ROOT, check=True, capture_output=True)
         return found.stdout.decode().splitlines()
 
-    names = lines("diff", "--name-only", since) + lines(
-        "ls-files", "--others", "--exclude-standard"
-    )
+    untracked = lines("ls-files", "--others", "--exclude-standard")
+    names = lines("diff", "--name-only", since) + untracked
     return [Path(name) for name in names if (ROOT / name).is_file()]
 
 
@@ -78,9 +77,8 @@ def main() -> int:
         if status := subprocess.run(tool, cwd=ROOT).returncode:
             return status
     parallel = ["-n", "2", "--dist", "loadfile"] if len(tests) > len(ALWAYS) + 1 else []
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", *parallel, *tests], cwd=ROOT
-    ).returncode
+    command = [sys.executable, "-m", "pytest", "-q", *parallel, *tests]
+    return subprocess.run(command, cwd=ROOT).returncode
 
 
 if __name__ == "__main__":

@@ -128,10 +128,10 @@ def main() -> None:
     from tools.bench.cpu.report import table
 
     os.environ.setdefault("BERTFAM_DATA", str(DATA))
-    available, lines = sorted(os.sched_getaffinity(0)), []
+    available, lines = [*map(str, sorted(os.sched_getaffinity(0)))], []
     for name in options.recipes:
         for cores in options.cores:
-            cells, own = [name, str(cores)], 0.0
+            cells, own, chosen = [name, str(cores)], 0.0, ",".join(available[-cores:])
             with tempfile.TemporaryDirectory() as folder:
                 ours, job, score = prepare(name, options.examples, Path(folder))
                 for side in SIDES:
@@ -141,7 +141,6 @@ def main() -> None:
                     command = [*ours, f"output={output}"]
                     if side != "ours":
                         command = ["-m", "tools.recipes_speed", "--job", json.dumps(job)]
-                    chosen = ",".join(map(str, available[-cores:]))
                     command = ["taskset", "-c", chosen, sys.executable, *command]
                     start = time.perf_counter()
                     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
