@@ -65,7 +65,7 @@ def test_a_checkpoint_without_a_head_needs_a_task(smallest, tmp_path, capsys):
 
 @pytest.mark.extended
 def test_a_new_head_warns_at_the_users_line(smallest):
-    with pytest.warns(UserWarning, match="initialized at random: that of .* is for the labels"):
+    with pytest.warns(UserWarning, match="initialized at random: the head of .* is for the labels"):
         task = bf.TextClassifier.from_pretrained(smallest, labels=["x", "y"])
     assert task.predict(["a film"])[0]["label"] in ("x", "y")
     with warnings.catch_warnings(record=True) as caught:

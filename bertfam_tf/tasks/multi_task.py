@@ -358,7 +358,9 @@ class MultiTask(TextLearner):
             ValueError: as for ``fit``.
         """
         if y is not None or sample_weight is not None:
-            raise ValueError("y and sample_weight must be None: x has those of each task.")
+            raise ValueError(
+                "y and sample_weight must be None: x has the labels and weights of each task."
+            )
         if isinstance(x, tf.data.Dataset):
             return x.prefetch(2)
         missing = [name for name in self if name not in x]

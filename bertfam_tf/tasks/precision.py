@@ -68,7 +68,7 @@ def ranges_of(embeddings: Any) -> np.ndarray:
     """
     values = np.asarray(embeddings, "float32")
     if values.ndim != 2 or not len(values):
-        raise ValueError(f"Ranges are those of embeddings (texts, width), got {values.shape}.")
+        raise ValueError(f"Ranges are computed from embeddings (texts, width), got {values.shape}.")
     return np.stack([values.min(axis=0), values.max(axis=0)])
 
 
@@ -86,7 +86,7 @@ def checked_ranges(precision: str, ranges: Any, width: int) -> np.ndarray | None
         return None
     if ranges is None:
         raise ValueError(
-            f"{precision} needs the ranges of the values, (2, {width}): those of typical texts, "
+            f"{precision} needs the ranges of the values, (2, {width}), over typical texts, "
             "which TextEmbedder.ranges(texts) returns."
         )
     found = np.asarray(ranges, "float32")

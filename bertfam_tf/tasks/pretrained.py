@@ -202,7 +202,7 @@ def _fill_head(
             )
         checkpoint.fill_head(task.head, head)
     else:
-        warn(f"The {head} head is initialized at random: that of {path} {other}.")
+        warn(f"The {head} head is initialized at random: the head of {path} {other}.")
 
 
 def numbered(count: int) -> list[str]:

@@ -195,7 +195,7 @@ class Modules(_Directory):
     def fill(self, task: Any) -> None:
         """Loads the weights of the dense layers, if the task has the same layers."""
         if [asdict(each) for each in task.projections] != self.options.get("projections", []):
-            warn(f"The projections are initialized at random: those of {self.model} differ.")
+            warn(f"The projections are initialized at random: {self.model} has others.")
             return
         for layer, folder in zip(task.projection_layers, self._dense, strict=True):
             names = {v.path: _WEIGHTS[v.path.rpartition("/")[2]] for v in layer.weights}
