@@ -193,9 +193,13 @@ class Checkpoint:
             head: the name of a head; ``""`` for the backbone.
         """
         table = self._source.weights or {}
-        starts = tuple(f"{name}_head/" for name in ([head] if head else self.family.heads))
+        starts = self._starts_of_heads(*([head] if head else []))
         chosen = {p: n for p, n in table.items() if p.startswith(starts) == bool(head)}
         return self.family.expand(chosen, self.config)
+
+    def _starts_of_heads(self, *heads: str) -> tuple[str, ...]:
+        """Returns the starts of the variable paths of heads, by default of all."""
+        return tuple(f"{name}_head/" for name in heads or self.family.heads)
 
     def stored_name(self, name: str) -> str:
         """Returns a tensor's name in its file, by its name in the family's table."""
@@ -219,10 +223,11 @@ class Checkpoint:
     @property
     def lacks_pooler(self) -> bool:
         """Whether the family's models may have a pooler, and the checkpoint has none."""
-        if not self.variable_sources():  # variables are stored by their paths
+        # Not ``variable_sources``, which has a name for each layer that the config declares.
+        table = self._source.weights or {}
+        if all(path.startswith(self._starts_of_heads()) for path in table):  # stored by their paths
             has_field = hasattr(self.config, "pooler")
             return has_field and not any(name.startswith(_POOLER) for name in self._tensors)
-        table = self._source.weights or {}
         pooler = [name.partition("|")[0] for p, name in table.items() if p.startswith(_POOLER)]
         return bool(pooler) and not any(name in self._tensors for name in pooler)
 
