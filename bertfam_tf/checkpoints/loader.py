@@ -224,8 +224,8 @@ class Checkpoint:
     def lacks_pooler(self) -> bool:
         """Whether the family's models may have a pooler, and the checkpoint has none."""
         # Not ``variable_sources``, which has a name for each layer that the config declares.
-        table = self._source.weights or {}
-        if all(path.startswith(self._starts_of_heads()) for path in table):  # stored by their paths
+        table, heads = self._source.weights or {}, self._starts_of_heads()
+        if all(path.startswith(heads) for path in table):  # variables are stored by their paths
             has_field = hasattr(self.config, "pooler")
             return has_field and not any(name.startswith(_POOLER) for name in self._tensors)
         pooler = [name.partition("|")[0] for p, name in table.items() if p.startswith(_POOLER)]
