@@ -574,7 +574,9 @@ def test_ctrl_c_in_a_training(trained, tmp_path):
     command = [sys.executable, "-m", "bertfam_tf.cli", "train", recipe, f"output={output}"]
     command += [f"data.train={rows}", "train.epochs=20"]
     pipes = dict(stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    with subprocess.Popen(command, **pipes) as process:
+    # A background job of a shell ignores the signal, and so would its children.
+    handled = dict(preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+    with subprocess.Popen(command, **pipes, **handled) as process:
         while not (output / "history.csv").is_file() and process.poll() is None:
             time.sleep(0.1)
         process.send_signal(signal.SIGINT)
