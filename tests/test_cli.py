@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import platform
 import re
 import signal
 import subprocess
@@ -540,6 +541,23 @@ def test_what_needs_no_tensorflow_does_not_wait_for_it(command, status):
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.stdout.splitlines()[-1] == f"{status} False False"
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="oneDNN is for x86")
+@pytest.mark.parametrize(("given", "command", "found"), [
+    ("", "train", "1"), ("0", "train", "0"), ("", "tokenize", ""),
+])  # fmt: skip
+def test_training_uses_onednn(given, command, found, tmp_path):
+    code = (
+        f"import os; from bertfam_tf.cli import main; main([{command!r}, 'absent', 'absent']); "
+        "print(os.environ.get('TF_ENABLE_ONEDNN_OPTS', ''))"
+    )
+    environment = {k: v for k, v in os.environ.items() if k != "TF_ENABLE_ONEDNN_OPTS"}
+    environment |= {"TF_ENABLE_ONEDNN_OPTS": given} if given else {}
+    run = subprocess.run(
+        [sys.executable, "-c", code], env=environment, cwd=tmp_path, capture_output=True, text=True
+    )
+    assert run.stdout.split("\n")[-2] == found, run.stderr
 
 
 def test_an_interruption_is_one_line(trained, monkeypatch, capsys):

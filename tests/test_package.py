@@ -45,6 +45,13 @@ def test_names():
         bf.TextClasifier  # noqa: B018
 
 
+def test_files_are_short():
+    files = [*check_imports.ROOT.glob("bertfam_tf/**/*.py"), *check_imports.SERVER.rglob("*.py")]
+    assert len(files) > 300
+    lines = {str(f): len(f.read_text("utf-8").splitlines()) for f in files}
+    assert not {name: count for name, count in lines.items() if count > 500}
+
+
 def test_imports_have_one_direction():
     assert check_imports.problems() == []
 

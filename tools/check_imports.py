@@ -42,7 +42,6 @@ LAYERS = [
 # on TensorFlow.
 ALLOWED = {
     ("training.optimizers", "AdamW.update_step"),
-    ("training.optimizers", "_dense"),
     ("layers.fused", "Product.__call__"),
     ("layers.fused", "scan"),
     ("layers.fused", "split_rows"),

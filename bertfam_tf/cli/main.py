@@ -2,6 +2,8 @@
 
 import argparse
 import logging
+import os
+import platform
 import signal
 import sys
 import warnings
@@ -49,6 +51,8 @@ def main(arguments: list[str] | None = None) -> int:
     errors that may be temporary, such as a full disk, and 130 for Ctrl-C.
     """
     options = _parsed(sys.argv[1:] if arguments is None else arguments)
+    if options.resumes:  # training, and an index: many batches
+        _enable_onednn()
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Printable("%(message)s"))
     logging.basicConfig(handlers=[handler])
@@ -70,6 +74,12 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"bertfam {options.command}: {text}", file=sys.stderr)
         return 2 if isinstance(error, ValueError | FileNotFoundError) else 1
     return 0
+
+
+def _enable_onednn() -> None:
+    """Has TensorFlow use oneDNN's operations, as it does by default on CPUs newer than AVX2."""
+    if platform.machine() in ("x86_64", "AMD64") and "tensorflow" not in sys.modules:
+        os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 
 class _Printable(logging.Formatter):

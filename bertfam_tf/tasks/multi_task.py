@@ -208,15 +208,8 @@ class MultiTask(TextLearner):
                 or all 0, for a data set of unknown size without probabilities and
                 ``steps_per_epoch``, and as ``Task.fit``.
         """
-        return super().fit(
-            x,
-            y,
-            steps_per_epoch=steps_per_epoch,
-            sampling=sampling,
-            seed=seed,
-            steps=steps_per_epoch,
-            **kwargs,
-        )
+        of_batches: dict[str, Any] = {"sampling": sampling, "seed": seed, "steps": steps_per_epoch}
+        return super().fit(x, y, steps_per_epoch=steps_per_epoch, **of_batches, **kwargs)
 
     def examples(self, *data: Any) -> tuple[Any, Any, Any]:
         raise ValueError(

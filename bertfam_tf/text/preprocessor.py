@@ -41,8 +41,8 @@ class TextPreprocessor(keras.layers.Layer):
         ``padding_mask`` and ``segment_ids``; backbones ignore the inputs that they do not have.
 
     Raises:
-        ValueError: for a ``max_length`` that leaves no room for a pair, or another structure of
-            texts; and as ``load_tokenizer`` raises it.
+        ValueError: for a ``max_length`` that leaves no room for a pair, another dtype than
+            ``"string"``, or another structure of texts; and as ``load_tokenizer`` raises it.
     """
 
     def __init__(
@@ -54,8 +54,10 @@ class TextPreprocessor(keras.layers.Layer):
         truncation: Truncation = "longest_first",
         **kwargs: Any,
     ):
+        if keras.dtype_policies.get(kwargs.pop("dtype", None) or "string").name != "string":
+            raise ValueError("dtype must be 'string', of the texts; token ids are int32.")
         # The dtype of the input that a Sequential model adds before its first layer.
-        super().__init__(**{**kwargs, "dtype": "string"})
+        super().__init__(dtype="string", **kwargs)
         if not isinstance(tokenizer, Tokenizer):
             tokenizer = load_tokenizer(tokenizer)
         self.tokenizer = tokenizer

@@ -1,6 +1,6 @@
 """AdamW, LAMB and Muon without decay on norms and biases."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -37,15 +37,6 @@ def _on_tensorflow() -> bool:
     return keras.backend.backend() == "tensorflow"
 
 
-def _dense(gradients: Sequence[Any]) -> Sequence[Any]:
-    """Converts sparse gradients, such as an embedding's slices of looked-up tokens, to tensors."""
-    if not _on_tensorflow():
-        return gradients
-    import tensorflow as tf
-
-    return [tf.convert_to_tensor(g) if isinstance(g, tf.IndexedSlices) else g for g in gradients]
-
-
 class _Adaptive(keras.optimizers.Optimizer):
     """The base class of AdamW and LAMB: dense gradients, and weight decay in ``update_step``.
 
@@ -76,22 +67,31 @@ class _Adaptive(keras.optimizers.Optimizer):
         self._no_decay: list[str] = []
 
     def apply(self, grads, trainable_variables=None):
-        return super().apply(_dense(grads), trainable_variables)
+        if _on_tensorflow():
+            from bertfam_tf.training import slices
+
+            # Keras can only scale and accumulate tensors, and would not add replicas' slices.
+            if self.loss_scale_factor or self.gradient_accumulation_steps or slices.are_summed():
+                grads = slices.dense(grads)
+        return super().apply(grads, trainable_variables)
 
     def _clip_gradients(self, grads):
         """Defers clipping on TensorFlow: Keras would clip replicas' gradients before the sum."""
         return grads if _on_tensorflow() else super()._clip_gradients(grads)
 
     def _all_reduce_sum_gradients(self, grads_and_vars):
-        summed = [
-            (None if gradient is None else _full(gradient), variable)
-            for gradient, variable in super()._all_reduce_sum_gradients(grads_and_vars)
-        ]
+        from bertfam_tf.training import slices
+
+        if slices.are_summed():
+            grads_and_vars = super()._all_reduce_sum_gradients(grads_and_vars)
+        gradients = [slices.one_per_row(gradient) for gradient, _ in grads_and_vars]
+        # A batch has fewer tokens than an embedding has rows: less to read for the norm.
+        values = [None if x is None else _full(x) for x in slices.values(gradients)]
         # As Keras computes it for clipping, so that TensorFlow does it once for both.
-        squares = [ops.sum(ops.square(each)) for each, _ in summed if each is not None]
+        squares = [ops.sum(ops.square(each)) for each in values if each is not None]
         self.gradient_norm.assign(ops.sqrt(ops.sum(ops.stack(squares))))
-        clipped = super()._clip_gradients([gradient for gradient, _ in summed])
-        return [(new, variable) for new, (_, variable) in zip(clipped, summed, strict=True)]
+        clipped = slices.with_values(gradients, super()._clip_gradients(values))
+        return list(zip(slices.dense(clipped), [v for _, v in grads_and_vars], strict=True))
 
     def _distributed_tf_update_step(self, *args):
         update = partial(super()._distributed_tf_update_step, *args)

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from bertfam_tf import TextClassifier
-from bertfam_tf.training import optimizers
+from bertfam_tf.training import optimizers, slices
 from bertfam_tf.training.learner import Learner
 from bertfam_tf.training.optimizers import (
     AdamW,
@@ -136,17 +136,36 @@ def test_optimizers_of_recipes():
 
 
 @pytest.mark.parametrize("make", [adamw, lamb])
-@pytest.mark.parametrize("clip", [None, 1.0])
-def test_parts_of_a_gradient_are_added_first(clip, make):
-    parts = tf.IndexedSlices(tf.constant([[1.0], [3.0], [2.0]]), tf.constant([0, 0, 1]), [3, 1])
+@pytest.mark.parametrize("options", [{}, {"clip_norm": None}, {"factors": {"variable": 0.5}}])
+def test_parts_of_a_gradient_are_added_first(options, make):
+    slices = np.random.default_rng(0).normal(0, 3, (6, 2)).astype("float32")
+    parts = tf.IndexedSlices(slices, tf.constant([4, 0, 4, 2, 0, 4]), [5, 2])
     found = []
     for gradient in (parts, tf.convert_to_tensor(parts)):
-        optimizer = make(0.1, clip_norm=clip, epsilon=1.0)
-        variable = keras.Variable(np.zeros((3, 1), "float32"))
+        optimizer = make(0.1, epsilon=1.0, **options)
+        variable = keras.Variable(np.ones((5, 2), "float32"), name="variable")
         for _ in range(2):
             optimizer.apply([gradient], [variable])
         found.append(variable.numpy())
-    assert np.array_equal(*found)
+        norm = np.linalg.norm(tf.convert_to_tensor(parts))
+        assert optimizer.gradient_norm.read() == pytest.approx(norm, rel=1e-6)
+    np.testing.assert_allclose(*found, rtol=1e-6)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("rows", [[], [3], [3, 3, 0], [1, 2, 3, 0]])
+def test_slices_of_a_row_are_added(rows, compiled):
+    @tf.function(jit_compile=compiled)
+    def added(values, rows):
+        found = slices.one_per_row(tf.IndexedSlices(values, rows, tf.constant([4, 2])))
+        return found.values, tf.convert_to_tensor(found)
+
+    values = np.random.default_rng(0).normal(size=(len(rows), 2)).astype("float32")
+    found, total = added(tf.constant(values), tf.constant(rows, tf.int64))
+    expected = np.zeros((4, 2), "float32")
+    np.add.at(expected, rows, values)
+    np.testing.assert_allclose(total, expected, rtol=1e-6)
+    assert np.linalg.norm(found) == pytest.approx(np.linalg.norm(expected), rel=1e-6)
 
 
 def test_amsgrad_is_refused():
