@@ -40,7 +40,9 @@ def main() -> None:
 
     route = Route("/v1/models/model:predict", predict, methods=["POST"])
     config = uvicorn.Config(Starlette(routes=[route]), log_level="warning", access_log=False)
-    listener = socket.create_server(("127.0.0.1", 0))
+    # For sockets that do not name TCP, asyncio leaves Nagle's algorithm on: 40 ms in each answer.
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.bind(("127.0.0.1", 0))
     print(f"http://127.0.0.1:{listener.getsockname()[1]}/v1/models/model", flush=True)
     uvicorn.Server(config).run([listener])
 
