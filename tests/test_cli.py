@@ -667,7 +667,9 @@ def test_minimal_pairs(saved, smallest, tmp_path, capsys):
     assert main(["evaluate", str(path), "--blimp", str(tmp_path)]) == 0
     good, bad = task.log_likelihood(list(pair.values()))
     expected = float(good > bad)
-    assert _last_json(capsys.readouterr().out) == {"order": expected, "mean": expected}
+    printed = capsys.readouterr()
+    assert json.loads(printed.out) == {"order": expected, "mean": expected}
+    assert "1/1" in printed.err
 
 
 def test_minimal_pairs_of_another_task(smallest, tmp_path, capsys):

@@ -1,7 +1,9 @@
 """``bertfam evaluate``."""
 
 import argparse
+import contextlib
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +107,9 @@ def _minimal_pairs(options: argparse.Namespace) -> None:
             f"--blimp is for a MaskedLM or a CausalLM; {options.model} is a {type(task).__name__}."
         )
     set_language(task, options)
-    found = metrics.minimal_pairs(task, pairs, batch_size=options.batch_size)
+    # Only the result is written to stdout, not the progress bar.
+    with contextlib.redirect_stdout(sys.stderr):
+        found = metrics.minimal_pairs(task, pairs, batch_size=options.batch_size)
     print(json.dumps({name: round(value, 4) for name, value in found.items()}))
 
 
