@@ -54,8 +54,9 @@ class TextPreprocessor(keras.layers.Layer):
         truncation: Truncation = "longest_first",
         **kwargs: Any,
     ):
-        if keras.dtype_policies.get(kwargs.pop("dtype", None) or "string").name != "string":
-            raise ValueError("dtype must be 'string', of the texts; token ids are int32.")
+        dtype = kwargs.pop("dtype", None)
+        if dtype is not None and keras.dtype_policies.get(dtype).name != "string":
+            raise ValueError(f"dtype must be 'string', as texts are, got {dtype!r}; ids are int32.")
         # The dtype of the input that a Sequential model adds before its first layer.
         super().__init__(dtype="string", **kwargs)
         if not isinstance(tokenizer, Tokenizer):

@@ -7,6 +7,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from bertfam_tf.training import replicas
 from bertfam_tf.training.schedules import OffsetSchedule, PiecewiseSchedule, WarmupLinearDecay
 from bertfam_tf.training.settings import TrainConfig
 from bertfam_tf.training.step_value import StepValue
@@ -71,7 +72,7 @@ class _Adaptive(keras.optimizers.Optimizer):
             from bertfam_tf.training import slices
 
             # Keras can only scale and accumulate tensors, and would not add replicas' slices.
-            if self.loss_scale_factor or self.gradient_accumulation_steps or slices.are_summed():
+            if self.loss_scale_factor or self.gradient_accumulation_steps or replicas.several():
                 grads = slices.dense(grads)
         return super().apply(grads, trainable_variables)
 
@@ -82,7 +83,7 @@ class _Adaptive(keras.optimizers.Optimizer):
     def _all_reduce_sum_gradients(self, grads_and_vars):
         from bertfam_tf.training import slices
 
-        if slices.are_summed():
+        if replicas.several():
             grads_and_vars = super()._all_reduce_sum_gradients(grads_and_vars)
         gradients = [slices.one_per_row(gradient) for gradient, _ in grads_and_vars]
         # A batch has fewer tokens than an embedding has rows: less to read for the norm.

@@ -106,6 +106,15 @@ def wait_for_workers(strategy: Any = None) -> None:
     all_gather(0, strategy)
 
 
+def several() -> bool:
+    """Whether the current strategy has several replicas."""
+    if keras.backend.backend() != "tensorflow":
+        return False
+    import tensorflow as tf
+
+    return tf.distribute.get_strategy().num_replicas_in_sync > 1
+
+
 def total(value: Any) -> Any:
     """Returns a tensor's sum over all replicas; outside of a replica context the tensor."""
     if keras.backend.backend() != "tensorflow":
@@ -160,7 +169,7 @@ def check_optimizer(optimizer: Any) -> None:
             "built in: create it inside the scope, or pass its name."
         )
     steps = getattr(optimizer, "gradient_accumulation_steps", None)
-    if steps and tf.distribute.get_strategy().num_replicas_in_sync > 1:
+    if steps and several():
         raise ValueError(
             "gradient_accumulation_steps of the optimizer must be None with a strategy, got "
             f"{steps}: Keras fails to accumulate in replicas; compile(accumulation_steps={steps}) "

@@ -8,11 +8,6 @@ from typing import Any
 import tensorflow as tf
 
 
-def are_summed() -> bool:
-    """Whether gradients have to be summed over replicas."""
-    return tf.distribute.get_strategy().num_replicas_in_sync > 1
-
-
 def dense(gradients: Sequence[Any]) -> list[Any]:
     """Converts sparse gradients to tensors; None remains."""
     return [tf.convert_to_tensor(g) if isinstance(g, tf.IndexedSlices) else g for g in gradients]

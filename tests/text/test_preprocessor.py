@@ -67,7 +67,7 @@ def test_symbolic_shapes(smallest, preprocessor):
     padded = bf.TextPreprocessor(preprocessor.tokenizer, 16, padding="max_length")
     assert padded(texts)["padding_mask"].shape == (None, 16)
     assert padded(TEXTS)["segment_ids"].shape == (2, 16)
-    with pytest.raises(ValueError, match="dtype must be 'string'"):
+    with pytest.raises(ValueError, match=r"dtype must be 'string'.*got 'mixed_bfloat16'"):
         bf.TextPreprocessor(smallest, dtype="mixed_bfloat16")
     with pytest.raises(ValueError, match="'text' and optionally 'text_pair', got"):
         preprocessor({"txt": texts})

@@ -138,8 +138,8 @@ def test_optimizers_of_recipes():
 @pytest.mark.parametrize("make", [adamw, lamb])
 @pytest.mark.parametrize("options", [{}, {"clip_norm": None}, {"factors": {"variable": 0.5}}])
 def test_parts_of_a_gradient_are_added_first(options, make):
-    slices = np.random.default_rng(0).normal(0, 3, (6, 2)).astype("float32")
-    parts = tf.IndexedSlices(slices, tf.constant([4, 0, 4, 2, 0, 4]), [5, 2])
+    values = np.random.default_rng(0).normal(0, 3, (6, 2)).astype("float32")
+    parts = tf.IndexedSlices(values, tf.constant([4, 0, 4, 2, 0, 4]), [5, 2])
     found = []
     for gradient in (parts, tf.convert_to_tensor(parts)):
         optimizer = make(0.1, epsilon=1.0, **options)
