@@ -417,7 +417,7 @@ class _Values:
 
 def _dropout(part: registry.DropoutSpec, values: _Values, **kwargs: Any) -> keras.layers.Layer:
     rate = values(part.rate)
-    return keras.layers.Dropout(values.config.dropout if rate is None else rate, **kwargs)
+    return building.Dropout(values.config.dropout if rate is None else rate, **kwargs)
 
 
 def _dense(part: registry.DenseSpec, values: _Values, **kwargs: Any) -> keras.layers.Layer:

@@ -19,7 +19,7 @@ from bertfam_tf.layers.embeddings import (
     SinusoidalEmbedding,
 )
 from bertfam_tf.layers.feed_forward import FeedForward, GatedFeedForward
-from bertfam_tf.layers.fused import Dense, LayerNormalization
+from bertfam_tf.layers.fused import Dense, Dropout, LayerNormalization
 from bertfam_tf.layers.initializers import filled_later, normal
 from bertfam_tf.layers.masks import (
     CausalPermutation,
@@ -80,6 +80,7 @@ __all__ = [
     "DisentangledScores",
     "DistanceEmbedding",
     "Distances",
+    "Dropout",
     "Embedding",
     "FeedForward",
     "FirstTokenPooler",

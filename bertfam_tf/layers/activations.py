@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from keras import ops
 
+from bertfam_tf.layers import fused
 from bertfam_tf.names import unknown
 
 
@@ -24,6 +25,11 @@ _ACTIVATIONS: dict[str, Callable] = {
     "swish": ops.silu,
     "tanh": ops.tanh,
 }
+
+
+def for_training(function: Callable) -> Callable:
+    """Returns the form of an activation function that trains fastest, with the same values."""
+    return fused.gelu if function is _gelu_exact else function
 
 
 def activation(name: str) -> Callable:

@@ -12,7 +12,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from bertfam_tf.layers.fused import Dense, take, write
+from bertfam_tf.layers.fused import Dense, Dropout, take, write
 from bertfam_tf.layers.initializers import normal
 from bertfam_tf.layers.masks import score_bounds
 from bertfam_tf.layers.unpadding import (
@@ -150,7 +150,7 @@ class Attention(keras.layers.Layer):
         self.num_heads = num_heads
         self.head_size = head_size
         self.gate = gate
-        self.dropout = keras.layers.Dropout(dropout, name="dropout", dtype=self.dtype_policy)
+        self.dropout = Dropout(dropout, name="dropout", dtype=self.dtype_policy)
 
     def _build_gate(self):
         if self.gate is not None and not self.gate.built:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import keras
 
 from bertfam_tf.layers.attention import Projections, merged_arguments
-from bertfam_tf.layers.fused import LayerNormalization
+from bertfam_tf.layers.fused import Dropout, LayerNormalization
 from bertfam_tf.layers.tracing import call_once_traced
 
 _SCOPE = threading.local()
@@ -80,7 +80,7 @@ class TransformerBlock(keras.layers.Layer):
         self.feed_forward_norm = feed_forward_norm or LayerNormalization(
             epsilon=epsilon, name="feed_forward_norm", dtype=self.dtype_policy
         )
-        self.dropout = keras.layers.Dropout(dropout, name="dropout", dtype=self.dtype_policy)
+        self.dropout = Dropout(dropout, name="dropout", dtype=self.dtype_policy)
 
     def build(self, x_shape, query_shape=None):
         for part in (

@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import keras
 
-from bertfam_tf.layers.fused import Dense
+from bertfam_tf.layers.activations import for_training
+from bertfam_tf.layers.fused import Dense, Dropout
 from bertfam_tf.layers.initializers import normal
 
 
@@ -44,7 +45,7 @@ class FeedForward(keras.layers.Layer):
         self.output_stddev = output_stddev or stddev
         self.use_bias = use_bias
         self.intermediate = self._dense(intermediate_size, "intermediate", stddev)
-        self.dropout = keras.layers.Dropout(dropout, name="dropout", dtype=self.dtype_policy)
+        self.dropout = Dropout(dropout, name="dropout", dtype=self.dtype_policy)
 
     def _dense(self, width, name, stddev):
         return Dense(
@@ -60,11 +61,12 @@ class FeedForward(keras.layers.Layer):
         self.intermediate.build(input_shape)
         self.output_dense.build((*input_shape[:-1], self.intermediate_size))
 
-    def _hidden(self, x):
-        return self.activation(self.intermediate(x))  # (batch, length, intermediate size)
+    def _hidden(self, x, training):
+        activation = for_training(self.activation) if training else self.activation
+        return activation(self.intermediate(x))  # (batch, length, intermediate size)
 
     def call(self, x, training=None):
-        return self.output_dense(self.dropout(self._hidden(x), training=training))
+        return self.output_dense(self.dropout(self._hidden(x, training), training=training))
 
 
 class GatedFeedForward(FeedForward):
@@ -83,5 +85,5 @@ class GatedFeedForward(FeedForward):
         super().build(input_shape)
         self.gate.build(input_shape)
 
-    def _hidden(self, x):
-        return super()._hidden(x) * self.gate(x)
+    def _hidden(self, x, training):
+        return super()._hidden(x, training) * self.gate(x)

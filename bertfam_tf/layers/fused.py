@@ -7,6 +7,7 @@ the same as for Keras' layers, which do the computation on other backends and fo
 not matrices.
 """
 
+import math
 from typing import Any, NamedTuple
 
 import keras
@@ -174,6 +175,68 @@ class Dense(keras.layers.Dense):
     def quantize(self, mode=None, type_check=True, config=None):
         # Keras only warns about layers that are not implemented, and leaves them as they are.
         raise quantization_error(f"The layer {self.path!r}")
+
+
+class Dropout(keras.layers.Dropout):
+    """``keras.layers.Dropout``; arguments and call are the same.
+
+    TensorFlow draws 16 random bits for each value instead of 32, which is most of dropout's time on
+    CPUs, so the rate is rounded to a multiple of 1 / 65536.
+    """
+
+    def call(self, inputs, training=False):
+        plain = self.noise_shape is None and 0 < self.rate < 1
+        if not (training and plain and keras.backend.backend() == "tensorflow"):
+            return super().call(inputs, training=training)
+        import tensorflow as tf
+
+        dropped = min(max(round(self.rate * 2**16), 1), 2**16 - 1)
+        shape = tf.shape(inputs)
+        size = tf.size(inputs)
+        seed = tf.cast(self.seed_generator.next(), tf.int32)
+        words = tf.random.stateless_uniform(
+            [(size + 1) // 2], seed, minval=None, maxval=None, dtype=tf.uint32
+        )
+        bits = tf.reshape(tf.bitcast(words, tf.uint16), [-1])[:size]
+        kept = tf.cast(tf.reshape(bits, shape) >= dropped, inputs.dtype)
+        kept.set_shape(inputs.shape)
+        # A product, as TensorFlow's selection is slow in bfloat16.
+        return inputs * (kept * (1 / (1 - dropped / 2**16)))
+
+
+def gelu(x: Any) -> Any:
+    """Computes the exact GELU, with a gradient of few operations, for training.
+
+    In half precision it computes in float32: TensorFlow's error function is slow in bfloat16 on
+    CPUs.
+
+    Args:
+        x: a floating-point tensor.
+
+    Returns:
+        x · Φ(x), the same shape and dtype.
+    """
+    if keras.backend.backend() != "tensorflow":
+        return ops.gelu(x, approximate=False)
+    import tensorflow as tf
+
+    dtype = tf.float32 if x.dtype.size == 2 else x.dtype
+
+    @tf.custom_gradient
+    def compute(x: Any) -> Any:
+        full = tf.cast(x, dtype)
+        scaled = full * -math.sqrt(0.5)
+        cdf = 0.5 * tf.math.erfc(scaled)
+
+        def gradient(upstream: Any) -> Any:
+            # TensorFlow computes the three functions in one pass.
+            density = tf.exp(-tf.square(scaled))
+            slope = cdf + scaled * density * (-1 / math.sqrt(math.pi))
+            return tf.cast(tf.cast(upstream, dtype) * slope, x.dtype)
+
+        return tf.cast(full * cdf, x.dtype), gradient
+
+    return compute(x)
 
 
 class LayerNormalization(keras.layers.LayerNormalization):

@@ -13,6 +13,7 @@ from keras import ops
 
 from bertfam_tf.layers.attention import split_heads
 from bertfam_tf.layers.embeddings import add_table, look_up
+from bertfam_tf.layers.fused import Dropout
 from bertfam_tf.layers.initializers import normal
 from bertfam_tf.layers.relative import shift
 
@@ -217,7 +218,7 @@ class DisentangledScores(keras.layers.Layer):
         self.query = query
         self.key = key
         self.scale = scale
-        self.dropout = keras.layers.Dropout(dropout, name="dropout", dtype=self.dtype_policy)
+        self.dropout = Dropout(dropout, name="dropout", dtype=self.dtype_policy)
 
     def call(self, query, key, positions):
         embeddings, rows = positions

@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-import keras
-
 from bertfam_tf import layers
 from bertfam_tf.models import bert, encoder, heads
 from bertfam_tf.models.base import Config
@@ -56,7 +54,7 @@ def wire(config: BiLstmConfig, parts: Parts) -> tuple[dict, dict]:
     x = parts("token_embedding", encoder.table, config, config.vocab_size, config.embedding_size)(
         inputs["token_ids"]
     )
-    x = parts("embedding_dropout", keras.layers.Dropout, config.dropout)(x)
+    x = parts("embedding_dropout", layers.Dropout, config.dropout)(x)
     hidden_states, final = [x], None
     for i in range(config.num_layers):
         layer = parts(f"layer_{i}", layers.BidirectionalLSTM, config.hidden_size // 2)

@@ -39,7 +39,7 @@ def embed(config: Any, parts: Parts, tokens: Any, position_ids: Any) -> Any:
         config.initializer_range,
     )
     x = x + embedding(x, position_ids)  # (batch, length, hidden)
-    return parts("embedding_dropout", keras.layers.Dropout, config.embedding_dropout)(x)
+    return parts("embedding_dropout", layers.Dropout, config.embedding_dropout)(x)
 
 
 def block(

@@ -109,7 +109,7 @@ def embed(
         x = x + layers.unpad(summand, layout)
     x = layers.unpad(x, single)
     x = parts("embedding_norm", norm, config)(x)
-    return parts("embedding_dropout", keras.layers.Dropout, config.dropout)(x)
+    return parts("embedding_dropout", layers.Dropout, config.dropout)(x)
 
 
 def project(config: Any, parts: Parts, x: Any) -> Any:

@@ -113,7 +113,7 @@ def _block(
 
 def dropout(config: Any, parts: Parts, x: Any, name: str) -> Any:
     """Returns a dropout layer called ``{name}_dropout``, at the config's rate."""
-    return parts(f"{name}_dropout", keras.layers.Dropout, config.dropout)(x)
+    return parts(f"{name}_dropout", layers.Dropout, config.dropout)(x)
 
 
 def encode(

@@ -209,7 +209,8 @@ class AdamW(_Adaptive, keras.optimizers.AdamW):
         gradient = ops.cast(gradient, dtype)
         if _on_tensorflow() and variable.dtype == dtype:
             if decays:
-                self.assign_sub(variable, variable * decay)
+                # A subtraction would pass over the weights once more.
+                self.assign(variable, variable * (1 - decay))
             import tensorflow as tf
 
             # One operation and one pass over the weights, instead of about fifteen.

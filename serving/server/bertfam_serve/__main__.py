@@ -237,11 +237,14 @@ def run(options: argparse.Namespace) -> None:
     Raises:
         ServingError, OSError, ValueError: the server cannot start.
     """
+    from bertfam_serve import packed_weights
     from bertfam_serve.grpc_api import parse_channel_arguments
     from bertfam_serve.rest_connections import raise_file_limit
     from bertfam_serve.server import serve
 
     raise_file_limit(2 * options.max_connections)
+    if options.base_path is not None:
+        packed_weights.enable(options.base_path)
     with contextlib.ExitStack() as stack:
         serve(
             options.base_path,

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 
 from tensorflow.core.protobuf import config_pb2
 
+from bertfam_serve import packed_weights
 from bertfam_serve.chunks import ChunkedServable
 from bertfam_tf.export.runtime import loader, warm_up
 from bertfam_tf.export.runtime.servable import Servable, ServableLike
@@ -37,8 +38,9 @@ def load_for(
         session_config: as for ``capi.Session``.
 
     Raises:
-        ServingError: as ``runtime.load``.
+        ServingError: as ``runtime.load`` and ``packed_weights.check``.
     """
+    packed_weights.check(version_dir)
     session = loader.open_session(version_dir, session_config)
     if rows_per_run and loader.has_card(version_dir):
         servable: Servable = ChunkedServable(session, model, rows_per_run=rows_per_run)

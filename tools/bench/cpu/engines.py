@@ -65,6 +65,8 @@ OTHER = "ours, without oneDNN" if machine.onednn_by_default() else "ours, oneDNN
 ONNX, ONNX_INT8 = "ONNX Runtime", "ONNX Runtime, int8"
 # Products with weights that oneDNN puts in order once.
 PACKED, BFLOAT16 = "ours, packed weights", "ours, bfloat16"
+PACKED_HALF = "ours, bfloat16, packed weights"
+_PACK = {"TF_ENABLE_ONEDNN_OPTS": "1", "TF_ONEDNN_ASSUME_FROZEN_WEIGHTS": "1"}
 OPENVINO_HALF, TORCH_HALF = "OpenVINO, bfloat16", "transformers, torch, bfloat16"
 _HALF = ("avx512_bf16", "amx_bf16")
 OPENVINO, TORCH, KERASHUB = "OpenVINO", "transformers, torch", "KerasHub"
@@ -78,14 +80,17 @@ ENGINES = (
         "unpadded",
         environment={"TF_ENABLE_ONEDNN_OPTS": "0" if machine.onednn_by_default() else "1"},
     ),
-    Spec(
-        PACKED,
-        "Ours",
-        "unpadded",
-        (CLASSIFY,),
-        environment={"TF_ENABLE_ONEDNN_OPTS": "1", "TF_ONEDNN_ASSUME_FROZEN_WEIGHTS": "1"},
-    ),
+    Spec(PACKED, "Ours", "unpadded", (CLASSIFY,), environment=_PACK),
     Spec(BFLOAT16, "Ours", "bfloat16", (CLASSIFY,), exact=False, needs=_HALF),
+    Spec(
+        PACKED_HALF,
+        "Ours",
+        "bfloat16",
+        (CLASSIFY,),
+        exact=False,
+        environment=_PACK,
+        needs=_HALF,
+    ),
     Spec(PADDED, "Ours", "padded", (CLASSIFY, ANSWER)),
     Spec(INT8, "Ours", "int8", (CLASSIFY,), exact=False),
     Spec(ONNX, "Onnx", "float32"),

@@ -17,7 +17,7 @@ from tools.bench.cpu.engines import (
     ONNX_INT8,
     OPENVINO_HALF,
     OURS,
-    PACKED,
+    PACKED_HALF,
     PADDED,
     TORCH,
     TORCH_HALF,
@@ -73,6 +73,8 @@ def compared(columns: list[Measured], names: Sequence[str]) -> tuple[list[str], 
             pairs.append((INT8, OURS))
         elif name == BFLOAT16:
             pairs += [(BFLOAT16, OURS), (BFLOAT16, ONNX)]
+        elif name == PACKED_HALF:
+            pairs += [(PACKED_HALF, BFLOAT16), (PACKED_HALF, ONNX)]
         elif name != OURS:
             pairs.append((INT8 if name in _INT8 else BFLOAT16 if name in _HALF else OURS, name))
     for first, name in pairs:
@@ -94,7 +96,7 @@ def speeds(results: Results, columns: list[Measured], unit: str) -> str:
     absolute = [[name, *(rate(each.rate(name)) for each in columns)] for name in names]
     parts += [f"\n{unit.capitalize()} per second:\n", table(head, absolute)]
     shares = [[name, *(_percent(results.share(each, name)) for each in columns)]
-              for name in names if name not in (*_INT8, *_HALF)]  # fmt: skip
+              for name in names if name not in (*_INT8, *_HALF, PACKED_HALF)]  # fmt: skip
     if results.best_rate and columns[0].workload.kind != ANSWER and columns[0].clock == "cpu":
         parts += [
             "\nShare of the best product rate, counting the products of real tokens alone:\n",
@@ -157,8 +159,8 @@ def _conditions(results: Results, plan: Plan, command: str, model: str) -> str:
 {model}, float32 unless a name says int8 or bfloat16, the same weights and the same raw text for \
 all; heads have random weights. *Ours* is the exported SavedModel in the server's loader, with \
 what TensorFlow does by default here: oneDNN {onednn}. *{PADDED}* is exported so that padding is \
-computed. *{PACKED}* has `TF_ENABLE_ONEDNN_OPTS=1` and `TF_ONEDNN_ASSUME_FROZEN_WEIGHTS=1`. \
-The others get ids from `tokenizers`, padded to the longest text of a batch, except \
+computed. With packed weights, `TF_ENABLE_ONEDNN_OPTS` and `TF_ONEDNN_ASSUME_FROZEN_WEIGHTS` \
+are 1. The others get ids from `tokenizers`, padded to the longest text of a batch, except \
 KerasHub, whose own preprocessor pads to 128 tokens; it has no part where texts are longer. \
 ONNX Runtime's and OpenVINO's file is torch's export; ONNX Runtime's int8 is its dynamic \
 quantization. torch computes with fused attention (sdpa) in inference mode.
@@ -261,19 +263,25 @@ def _training(results: Results) -> str:
         rates = {
             name: [each[per] / each["cpu"] for each in rounds] for name, rounds in found.items()
         }
+        ours = [name for name in (OURS, BFLOAT16) if name in rates]
         for name, values in rates.items():
-            times = _DASH
-            if name != OURS and OURS in rates:
-                times = ratio(spread(a / b for a, b in zip(rates[OURS], values, strict=True)))
+            times = [
+                _DASH
+                if name == mine
+                else ratio(spread(a / b for a, b in zip(rates[mine], values, strict=True)))
+                for mine in ours
+            ]
             most = max(each["peak"] for each in found[name])
             loss = spread(each["loss"] for each in found[name]).median
-            rows.append([name, times, rate(spread(values)), f"{most:,.0f}", f"{loss:.3f}"])
-        head = [titles[task], "ours / its", "per second", "most resident MB", "mean loss"]
+            rows.append([name, *times, rate(spread(values)), f"{most:,.0f}", f"{loss:.3f}"])
+        ratios = [f"{name} / its" for name in ours]
+        head = [titles[task], *ratios, "per second", "most resident MB", "mean loss"]
         parts.append(table(head, rows))
     if results.first:
         rows = [[name, f"{each['first']:.1f}"] for name, each in results.first.items()]
         parts.append(table(["first step of fine-tuning", "seconds"], rows))
     parts.append(
+        "In bfloat16, ours has the policy mixed_bfloat16, and torch autocasts. "
         "AdamW (torch's fused one), gradients clipped to norm 1, dropout as the checkpoint has it. "
         "Memory is of a process that has taken all steps up to that row's. torch computes the "
         "vocabulary's logits for all tokens, as transformers' model does; KerasHub pads to 128."

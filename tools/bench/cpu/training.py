@@ -253,6 +253,16 @@ class OursPadded(Ours):
     padded = True
 
 
+class OursHalf(Ours):
+    """The same under the policy ``mixed_bfloat16``."""
+
+    def _model_of(self, kind: str) -> Any:
+        import keras
+
+        keras.config.set_dtype_policy("mixed_bfloat16")
+        return super()._model_of(kind)
+
+
 def _masked_tokens(head: Any) -> Any:
     import tensorflow as tf
 
@@ -293,6 +303,8 @@ class KerasHub(_Fits):
 class Torch(Trainer):
     """transformers' models in a loop of torch, with its Trainer's defaults for the optimizer."""
 
+    half = False
+
     def _fine_tune(self) -> Any:
         return self._model("AutoModelForSequenceClassification")
 
@@ -324,7 +336,8 @@ class Torch(Trainer):
         network, optimizer, schedule = model
         losses = []
         for batch in data:
-            found = network(**self._inputs(kind, batch)).loss
+            with torch.autocast("cpu", torch.bfloat16, enabled=self.half):
+                found = network(**self._inputs(kind, batch)).loss
             found.backward()
             torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
             optimizer.step()
@@ -349,12 +362,20 @@ class Torch(Trainer):
         return {name: torch.from_numpy(x.astype(np.int64)) for name, x in arrays.items()}
 
 
+class TorchHalf(Torch):
+    """The same with autocast to bfloat16."""
+
+    half = True
+
+
 TASKS = ("fine-tune", "fine-tune, grouped", "mlm", "mlm, mixed")
 # Name, class, whether it has a masked language model.
 TRAINERS = {
     "ours": ("Ours", True),
     "ours, padded": ("OursPadded", True),
+    "ours, bfloat16": ("OursHalf", True),
     "transformers, torch": ("Torch", True),
+    "transformers, torch, bfloat16": ("TorchHalf", True),
     "KerasHub": ("KerasHub", False),
 }
 
