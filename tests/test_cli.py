@@ -130,6 +130,24 @@ def test_evaluate(trained, capsys, split):
 
 
 @pytest.mark.extended
+def test_evaluate_as_an_export(trained, tmp_path, capsys):
+    run, printed = trained
+    exact = _last_json(printed)["loss"]
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
+    calibration = ["--calibration", str(tmp_path / "texts.txt")]
+    losses = {}
+    for dtype, options in (("bfloat16", []), ("int8-weights", []), ("int8", calibration)):
+        assert main(["evaluate", str(run), "--dtype", dtype, *options]) == 0
+        losses[dtype] = _last_json(capsys.readouterr().out)["loss"]
+    assert all(loss != exact for loss in losses.values())
+    assert losses == pytest.approx(dict.fromkeys(losses, exact), rel=0.1)
+    assert main(["evaluate", str(run), "--dtype", "int8"]) == 2
+    assert "needs calibration" in capsys.readouterr().err
+    assert main(["evaluate", str(run), *calibration]) == 2
+    assert "calibration is only for dtype='int8'" in capsys.readouterr().err
+
+
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("source", "what"), in_full([("arguments", "run"), ("stdin", "model")], [("arguments", "run")])
 )

@@ -124,6 +124,16 @@ def set_language(task: Any, options: argparse.Namespace) -> None:
         task.language = int(given) if given.isdecimal() else given
 
 
+def calibration_texts(options: argparse.Namespace) -> list[tuple[str, ...]] | None:
+    """Returns the examples of ``--calibration``, if any: lines, with texts separated by tabs."""
+    from bertfam_tf import parsing
+
+    if options.calibration is None:
+        return None
+    lines = parsing.read_text(Path(options.calibration)).splitlines()
+    return [tuple(line.split("\t")) for line in lines]
+
+
 def add_model(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments ``model``, ``--task`` and ``--labels``."""
     parser.add_argument("model", help=MODELS)

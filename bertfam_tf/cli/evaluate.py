@@ -12,6 +12,7 @@ from bertfam_tf.cli.common import (
     Commands,
     add_command,
     add_model,
+    calibration_texts,
     check_batch_size,
     loaded_task,
     set_language,
@@ -29,6 +30,17 @@ def add(commands: Commands) -> None:
         "recipe needs",
     )
     parser.add_argument("--language", help=f"of the split's texts, {LANGUAGES}")
+    parser.add_argument(
+        "--dtype",
+        choices=("float32", "bfloat16", "bfloat16-weights", "int8-weights", "int8"),
+        default="float32",
+        help="score the model as an export in this dtype (%(default)s)",
+    )
+    parser.add_argument(
+        "--calibration",
+        metavar="FILE",
+        help="typical texts for --dtype int8, as for bertfam export",
+    )
     parser.add_argument("--split", choices=("dev", "test"), default="dev")
     parser.add_argument(
         "--report", metavar="FILE", help="write a page about a classifier's mistakes (HTML)"
@@ -66,8 +78,8 @@ def run(options: argparse.Namespace) -> None:
     task = loaded_task(options, several=recipe is not None)
     if isinstance(task, tasks.MultiTask):
         assert recipe is not None
-        if options.report or options.language is not None:
-            raise ValueError("--report and --language are for a run of one task.")
+        if options.report or options.language is not None or options.dtype != "float32":
+            raise ValueError("--report, --language and --dtype are for a run of one task.")
         print(json.dumps(evaluate_tasks(task, recipe, options.split)))
         return
     if recipe is None:
@@ -82,7 +94,8 @@ def run(options: argparse.Namespace) -> None:
         print(f"{count:,} predictions in {options.submission}")
         return
     language = None if options.language is None else task.language
-    print(json.dumps(evaluate(task, recipe, options.split, language)))
+    with _computing_in(task, options):
+        print(json.dumps(evaluate(task, recipe, options.split, language)))
     if options.report:
         from bertfam_tf.analysis import report
         from bertfam_tf.recipes import read_split
@@ -94,8 +107,19 @@ def run(options: argparse.Namespace) -> None:
         report(task, texts, [y for _, y, *_ in found]).write(options.report, title)
 
 
+def _computing_in(task: Any, options: argparse.Namespace) -> contextlib.AbstractContextManager:
+    """Returns the context for ``--dtype``."""
+    if options.dtype == "float32" and options.calibration is None:
+        return contextlib.nullcontext()
+    from bertfam_tf.export.saved_model import computing_in
+
+    return computing_in(task, options.dtype, calibration_texts(options))
+
+
 def _minimal_pairs(options: argparse.Namespace) -> None:
     """Prints the scores of minimal pairs."""
+    if options.dtype != "float32":
+        raise ValueError("--dtype is not for --blimp.")
     check_batch_size(options)
     from bertfam_tf import metrics
     from bertfam_tf.recipes.reading import expand

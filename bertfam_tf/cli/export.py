@@ -8,6 +8,7 @@ from bertfam_tf.cli.common import (
     Commands,
     add_command,
     add_model,
+    calibration_texts,
     loaded_task,
     set_language,
 )
@@ -100,9 +101,7 @@ def run(options: argparse.Namespace) -> None:
     if options.calibration is not None and options.onnx:
         raise ValueError("--calibration is for SavedModels and --tflite.")
     if options.calibration is not None:
-        # Several texts of an example are separated by tabs.
-        lines = parsing.read_text(Path(options.calibration)).splitlines()
-        given["calibration"] = [tuple(line.split("\t")) for line in lines]
+        given["calibration"] = calibration_texts(options)
     task = loaded_task(options, several=kind == "SavedModels")
     for each in task.served_tasks().values():
         set_language(each, options)

@@ -174,6 +174,39 @@ def fallback_directory(base: Path) -> Path:
     return base.with_name(f"{base.name}-float32")
 
 
+@contextlib.contextmanager
+def computing_in(
+    task: Task, dtype: Precision, calibration: Iterable[Any] | None = None
+) -> Iterator[None]:
+    """Returns a context in which a task computes outputs as its export in ``dtype``, to score it.
+
+    Functions that are already traced keep their dtype.
+
+    Args:
+        task: a task that has not answered yet.
+        dtype: as for ``export_saved_model``, and so ``calibration``.
+
+    Raises:
+        ValueError: as ``export_saved_model``.
+    """
+    check_precision(dtype)
+    if dtype != "int8" and calibration is not None:
+        raise ValueError(f"calibration is only for dtype='int8', got dtype={dtype!r}.")
+    layers = _calibrated(task, calibration, None, {}) if dtype == "int8" else None
+    weights, call = StoredWeights(task, dtype, layers), task.call
+
+    def substituted(*args: Any, **kwargs: Any) -> Any:
+        with weights.substituted():
+            return call(*args, **kwargs)
+
+    # Not around all of an evaluation, in which Keras makes variables.
+    task.__dict__["call"] = substituted
+    try:
+        yield
+    finally:
+        del task.__dict__["call"]
+
+
 def _calibrated(
     task: Task,
     texts: Iterable[Any] | None,

@@ -10,6 +10,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 import bertfam_tf as bf
 from bertfam_tf.export.runtime import load
+from bertfam_tf.export.saved_model import computing_in
 from bertfam_tf.text import WordTokenizer
 from tests.selection import in_full
 from tests.support.exports import nodes, objects, perturbed
@@ -137,3 +138,13 @@ def test_families(family, tmp_path):
     cosine = (found["embedding"] * wanted).sum(-1)
     cosine /= np.linalg.norm(found["embedding"], axis=-1) * np.linalg.norm(wanted, axis=-1)
     assert cosine.min() > 0.99
+
+
+@pytest.mark.extended
+def test_a_task_answers_as_its_export(exported, smallest):
+    """As ``bertfam evaluate --dtype`` scores it."""
+    task = perturbed(bf.TextClassifier.from_pretrained(smallest, pair=False))
+    with computing_in(task, "bfloat16"):
+        scores = [each["scores"] for each in task.predict(TEXTS)]
+    found = load(exported).run("", {"text": np.array([x.encode() for x in TEXTS], object)})
+    np.testing.assert_allclose(scores, found["scores"], atol=1e-6)

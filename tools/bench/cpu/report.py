@@ -167,9 +167,9 @@ quantization. torch computes with fused attention (sdpa) in inference mode.
 
 Each engine is a process of its own with one thread, pinned to one core; they take turns, and who \
 waits is blocked on a pipe. Numbers are medians of {plan.rounds} rounds ({plan.fewer} but for \
-SST-2) of CPU time, ratios those within a round, with lowest and highest. On two cores it \
-is time by the clock. While one computed on one core, at most {busiest:.0%} more time went by than \
-it computed."""
+SST-2) of CPU time, ratios those within a round, with lowest and highest. At batch 1, each has \
+answered all texts once before. On two cores it is time by the clock. While one computed on one \
+core, at most {busiest:.0%} more time went by than it computed."""
 
 
 def _products(results: Results) -> str:
