@@ -42,7 +42,9 @@ LAYERS = [
 # on TensorFlow.
 ALLOWED = {
     ("training.optimizers", "AdamW.update_step"),
+    ("layers.fused", "Dropout.call"),
     ("layers.fused", "Product.__call__"),
+    ("layers.fused", "gelu"),
     ("layers.fused", "scan"),
     ("layers.fused", "split_rows"),
     ("layers.fused", "take"),

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 from tensorflow.core.protobuf import config_pb2
 
@@ -59,6 +60,15 @@ def has_card(version_dir: str | os.PathLike[str]) -> bool:
     return os.path.exists(os.path.join(version_dir, EXTRA, CARD))
 
 
+def read_card(version_dir: str | os.PathLike[str]) -> dict[str, Any]:
+    """Returns the model card of a SavedModel; empty if it has none that can be read."""
+    try:
+        card = parsing.read_json(Path(version_dir) / EXTRA / CARD)
+    except (FileNotFoundError, ValueError):
+        return {}
+    return card if isinstance(card, dict) else {}
+
+
 def warm_up_file(version_dir: str | os.PathLike[str]) -> str | None:
     """Returns the file of a SavedModel's warm-up requests, or None if it has none."""
     path = os.path.join(version_dir, EXTRA, WARMUP)
@@ -70,11 +80,8 @@ def _check_kernels(version_dir: str | os.PathLike[str]) -> None:
 
     TensorFlow's own error ("Op type not registered") has none.
     """
-    try:
-        card = parsing.read_json(Path(version_dir) / EXTRA / CARD)
-    except (FileNotFoundError, ValueError):
-        return
-    if not isinstance(card, dict) or not isinstance(kernels := card.get("kernels"), list):
+    card = read_card(version_dir)
+    if not isinstance(kernels := card.get("kernels"), list):
         return
     missing = [name for name in kernels if isinstance(name, str) and not capi.has_kernel(name)]
     if not missing:

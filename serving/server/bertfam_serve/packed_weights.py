@@ -8,9 +8,7 @@ Exports of this package have none.
 
 import os
 from pathlib import Path
-from typing import Any
 
-from bertfam_tf import parsing
 from bertfam_tf.export.runtime import loader
 from bertfam_tf.export.runtime.status import Code, ServingError
 
@@ -21,9 +19,9 @@ _enabled = False
 def enable(base_path: str | os.PathLike[str]) -> bool:
     """Turns them on for this process if all versions of a model compute in bfloat16.
 
-    In float32 they are not turned on: oneDNN then has an order for each number of tokens, and
-    would often pack again. It has to be called before TensorFlow runs a product. A variable that
-    is set already stays as it is.
+    In float32 they are not turned on: they take twice the memory, gain less, and with AVX2 lose in
+    batches. It has to be called before TensorFlow runs a product. A variable that is set already
+    stays as it is.
 
     Args:
         base_path: the directory with the versions ``1/``, ``2/``, ….
@@ -57,8 +55,4 @@ def check(version_dir: str | os.PathLike[str]) -> None:
 
 
 def _computes_in_bfloat16(version_dir: Path) -> bool:
-    try:
-        card: Any = parsing.read_json(version_dir / loader.EXTRA / loader.CARD)
-    except (FileNotFoundError, ValueError):
-        return False
-    return isinstance(card, dict) and isinstance(card.get("bfloat16"), dict)
+    return loader.read_card(version_dir).get("dtype") == "bfloat16"
