@@ -23,7 +23,7 @@ from tools.bench.cpu.engines import (
     TORCH_HALF,
 )
 from tools.bench.cpu.sections import Measured, Plan, Results
-from tools.bench.cpu.turns import Spread, spread
+from tools.bench.cpu.turns import Spread, ratios, spread
 from tools.bench.cpu.workloads import ANSWER, CLASSIFY, EMBED, TAG
 
 _PACKAGES = (
@@ -265,15 +265,12 @@ def _training(results: Results) -> str:
         }
         ours = [name for name in (OURS, BFLOAT16) if name in rates]
         for name, values in rates.items():
-            times = [
-                _DASH
-                if name == mine
-                else ratio(spread(a / b for a, b in zip(rates[mine], values, strict=True)))
-                for mine in ours
-            ]
+            pairs = [None if name == mine else ratios(rates[mine], values) for mine in ours]
             most = max(each["peak"] for each in found[name])
             loss = spread(each["loss"] for each in found[name]).median
-            rows.append([name, *times, rate(spread(values)), f"{most:,.0f}", f"{loss:.3f}"])
+            rows.append(
+                [name, *map(ratio, pairs), rate(spread(values)), f"{most:,.0f}", f"{loss:.3f}"]
+            )
         ratios = [f"{name} / its" for name in ours]
         head = [titles[task], *ratios, "per second", "most resident MB", "mean loss"]
         parts.append(table(head, rows))
