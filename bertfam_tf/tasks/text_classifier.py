@@ -281,6 +281,8 @@ class ClassTargets(Targets):
 
     def check(self, y: Any) -> None:
         values = label_vector(y)
+        if not len(values):
+            return  # That there is no text is an error of its own.
         if values.dtype.kind == "b":
             wrong = [] if self._names_of_bools else [values[0]]
         elif values.dtype.kind == "f":

@@ -157,8 +157,9 @@ def test_fit_without_any_set_up(classifier, shape):
     after = classifier.evaluate(TEXTS, NAMES, verbose=0, return_dict=True)
     assert history["val_loss"][-1] == pytest.approx(after["loss"], rel=1e-4)
     assert after["loss"] < before["loss"]
+    # Without a number of steps, the rate is constant.
     schedule = classifier.optimizer._learning_rate
-    assert schedule.total_steps == {"lists": 12, "generator": None}[shape]
+    assert getattr(schedule, "total_steps", None) == {"lists": 12, "generator": None}[shape]
     assert classifier.optimizer.weight_decay == 0.01
 
 
@@ -256,7 +257,7 @@ def test_an_unknown_label_is_named(reader, verb, kind, wrong, known):
     [
         ((TEXTS,), "No labels were given with the texts"),
         ((slices(TEXTS),), "No labels were given with the texts"),
-        ((TEXTS, [0.0] * 6), "The label '0.0' is not one of"),
+        ((TEXTS, [0.0] * 6), "labels must be names or indices, got the float64 0.0"),
         ((TEXTS, ["neutral", None] * 3), "The label 'None' is not one of"),
         ((TEXTS, [True] * 6), "The label 'True' is not one of"),
         ((TEXTS, np.eye(3, dtype=int)[NUMBERS]), r"labels must be a vector.*\(6, 3\)"),
