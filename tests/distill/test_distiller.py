@@ -199,6 +199,7 @@ def test_families_of_students(family, tokenizer):
         made,
         own,
         ["no", "yes"],
+        max_length=32,
         **({"language_id": 0} if "language_ids" in made.input else {}),
     )
     terms = [SoftTargets()] if characters else [SoftTargets(), HiddenStates(layers="last")]
