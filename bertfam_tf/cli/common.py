@@ -26,6 +26,10 @@ LABELS = (
 )
 
 
+# Of exports, as ``export_saved_model`` takes them.
+DTYPES = ("float32", "bfloat16", "bfloat16-weights", "int8-weights", "int8")
+
+
 def add_command(
     commands: Commands,
     name: str,

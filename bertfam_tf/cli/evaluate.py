@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bertfam_tf.cli.common import (
+    DTYPES,
     LANGUAGES,
     Commands,
     add_command,
@@ -32,7 +33,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("--language", help=f"of the split's texts, {LANGUAGES}")
     parser.add_argument(
         "--dtype",
-        choices=("float32", "bfloat16", "bfloat16-weights", "int8-weights", "int8"),
+        choices=DTYPES,
         default="float32",
         help="score the model as an export in this dtype (%(default)s)",
     )
@@ -60,6 +61,8 @@ def add(commands: Commands) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    if options.report and options.dtype != "float32":
+        raise ValueError("--report is for --dtype float32.")
     if options.blimp:
         _minimal_pairs(options)
         return
@@ -90,7 +93,8 @@ def run(options: argparse.Namespace) -> None:
     if options.submission:
         from bertfam_tf.recipes.submissions import write_submission
 
-        count = write_submission(task, recipe, options.submission, options.split)
+        with _computing_in(task, options):
+            count = write_submission(task, recipe, options.submission, options.split)
         print(f"{count:,} predictions in {options.submission}")
         return
     language = None if options.language is None else task.language
@@ -118,8 +122,8 @@ def _computing_in(task: Any, options: argparse.Namespace) -> contextlib.Abstract
 
 def _minimal_pairs(options: argparse.Namespace) -> None:
     """Prints the scores of minimal pairs."""
-    if options.dtype != "float32":
-        raise ValueError("--dtype is not for --blimp.")
+    if options.dtype != "float32" or options.calibration is not None:
+        raise ValueError("--dtype and --calibration are not for --blimp.")
     check_batch_size(options)
     from bertfam_tf import metrics
     from bertfam_tf.recipes.reading import expand

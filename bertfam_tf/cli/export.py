@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from bertfam_tf.cli.common import (
+    DTYPES,
     LANGUAGES,
     Commands,
     add_command,
@@ -34,7 +35,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("--language", help=f"of texts that come without one, {LANGUAGES}")
     parser.add_argument(
         "--dtype",
-        choices=("float32", "bfloat16", "bfloat16-weights", "int8-weights", "int8"),
+        choices=DTYPES,
         help="dtype of stored weights (default: float32); bfloat16 also computes in bfloat16, "
         "faster with AVX512-BF16 or AMX; int8 computes in int8, on x86 CPUs",
     )

@@ -123,9 +123,7 @@ def export_saved_model(
     base = Path(directory)
     if version is not None and version < 0:
         raise ValueError(f"version must be at least 0, got {version}.")
-    check_precision(dtype)
-    if dtype != "int8" and calibration is not None:
-        raise ValueError(f"calibration is only for dtype='int8', got dtype={dtype!r}.")
+    _check_precision(dtype, calibration)
     if dtype not in ("int8", "bfloat16") and fallback:
         raise ValueError(
             f"fallback is only for dtype='int8' and dtype='bfloat16', got dtype={dtype!r}."
@@ -174,6 +172,12 @@ def fallback_directory(base: Path) -> Path:
     return base.with_name(f"{base.name}-float32")
 
 
+def _check_precision(dtype: str, calibration: Iterable[Any] | None) -> None:
+    check_precision(dtype)
+    if dtype != "int8" and calibration is not None:
+        raise ValueError(f"calibration is only for dtype='int8', got dtype={dtype!r}.")
+
+
 @contextlib.contextmanager
 def computing_in(
     task: Task, dtype: Precision, calibration: Iterable[Any] | None = None
@@ -189,9 +193,7 @@ def computing_in(
     Raises:
         ValueError: as ``export_saved_model``.
     """
-    check_precision(dtype)
-    if dtype != "int8" and calibration is not None:
-        raise ValueError(f"calibration is only for dtype='int8', got dtype={dtype!r}.")
+    _check_precision(dtype, calibration)
     layers = _calibrated(task, calibration, None, {}) if dtype == "int8" else None
     weights, call = StoredWeights(task, dtype, layers), task.call
 

@@ -21,13 +21,9 @@ def unset(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def task(smallest):
-    return perturbed(bf.TextClassifier.from_pretrained(smallest, pair=False))
-
-
-@pytest.fixture(scope="module")
-def half(task, tmp_path_factory):
+def half(smallest, tmp_path_factory):
     directory = tmp_path_factory.mktemp("exports") / "model"
+    task = perturbed(bf.TextClassifier.from_pretrained(smallest, pair=False))
     task.export(directory, dtype="bfloat16")
     return directory
 
