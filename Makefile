@@ -58,7 +58,7 @@ release: .venv/installed-release
 
 # Against the reference implementation, which the package itself never needs.
 live: .venv/installed-live
-	$(PYTEST) -m live -n 2 -rP
+	$(PYTEST) -m live -n 2 -rPfE
 
 # BERTFAM_DATA names another folder.
 data: .venv/installed

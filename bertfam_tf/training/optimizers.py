@@ -38,6 +38,36 @@ def _on_tensorflow() -> bool:
     return keras.backend.backend() == "tensorflow"
 
 
+def _apply_adam(
+    variable: Any,
+    first: Any,
+    second: Any,
+    gradient: Any,
+    rate: Any,
+    betas: tuple[float, float],
+    powers: tuple[Any, Any],
+    epsilon: Any,
+) -> None:
+    """Updates weights and moments on TensorFlow in one pass, instead of about fifteen operations.
+
+    Epsilon is added before the bias of the second moment is corrected, as in Keras.
+    """
+    import tensorflow as tf
+
+    tf.raw_ops.ResourceApplyAdam(
+        var=variable.handle,
+        m=first.value.handle,
+        v=second.value.handle,
+        beta1_power=powers[0],
+        beta2_power=powers[1],
+        lr=rate,
+        beta1=tf.constant(betas[0], gradient.dtype),
+        beta2=tf.constant(betas[1], gradient.dtype),
+        epsilon=tf.cast(epsilon, gradient.dtype),
+        grad=gradient,
+    )
+
+
 class _Adaptive(keras.optimizers.Optimizer):
     """The base class of AdamW and LAMB: dense gradients, and weight decay in ``update_step``.
 
@@ -211,21 +241,8 @@ class AdamW(_Adaptive, keras.optimizers.AdamW):
             if decays:
                 # A subtraction would pass over the weights once more.
                 self.assign(variable, variable * (1 - decay))
-            import tensorflow as tf
-
-            # One operation and one pass over the weights, instead of about fifteen.
-            tf.raw_ops.ResourceApplyAdam(
-                var=variable.handle,
-                m=first.value.handle,
-                v=second.value.handle,
-                beta1_power=powers[0],
-                beta2_power=powers[1],
-                lr=rate,
-                beta1=tf.constant(self.beta_1, dtype),
-                beta2=tf.constant(self.beta_2, dtype),
-                epsilon=epsilon,
-                grad=gradient,
-            )
+            betas = (self.beta_1, self.beta_2)
+            _apply_adam(variable, first, second, gradient, rate, betas, powers, epsilon)
             return
         self.assign_add(first, (gradient - first) * (1 - self.beta_1))
         self.assign_add(second, (ops.square(gradient) - second) * (1 - self.beta_2))
@@ -285,29 +302,63 @@ class Muon(_Adaptive, keras.optimizers.Muon):
     trains embeddings, heads, norms and biases.
 
     Args:
-        learning_rate: as ``keras.optimizers.Muon`` takes it, and so ``kwargs``.
-        factors: as for ``AdamW``.
-        skip_nonfinite: as for ``AdamW``.
+        learning_rate: the same as for ``keras.optimizers.Muon``.
+        factors, skip_nonfinite: the same as for ``AdamW``.
+        products: the dtype of the matrix products that orthogonalize, such as "bfloat16", as in
+            Jordan's code; None for the dtype of the weights.
+        **kwargs: further arguments of ``keras.optimizers.Muon``.
     """
 
     def __init__(
-        self, learning_rate: Any, factors: Mapping[str, float] | None = None, **kwargs: Any
+        self,
+        learning_rate: Any,
+        factors: Mapping[str, float] | None = None,
+        *,
+        products: str | None = None,
+        **kwargs: Any,
     ):
         kwargs.setdefault("exclude_layers", ["_head/"])
         # One decay for all weights.
         kwargs["adam_weight_decay"] = kwargs.get("weight_decay")
         super().__init__(learning_rate, factors, **kwargs)
+        self.products = products
 
     def update_step(self, gradient, variable, learning_rate):
         index, dtype = self._get_variable_index(variable), variable.dtype
         rate = ops.cast(learning_rate, dtype) * self._factor(index)
+        gradient = ops.cast(gradient, dtype)
         if self.weight_decay is not None and self._use_weight_decay(variable):
-            self.assign_sub(variable, variable * rate * self.weight_decay)
-        super().update_step(ops.cast(gradient, dtype), variable, rate)
+            self.assign(variable, variable * (1 - rate * self.weight_decay))
+        first, second = self.momentums[index], self.adam_velocities[index]
+        if second is None or not _on_tensorflow() or dtype in _HALF:
+            super().update_step(gradient, variable, rate)
+            return
+        betas = (self.adam_beta_1, self.adam_beta_2)
+        step = ops.cast(self.iterations + 1, dtype)
+        powers = (ops.power(betas[0], step), ops.power(betas[1], step))
+        rate = rate * self.adam_lr_ratio
+        _apply_adam(variable, first, second, gradient, rate, betas, powers, self.epsilon)
+
+    def zeropower_via_newtonschulz5(self, x, steps):
+        # The norm is computed from the weights' dtype: a long sum loses digits in half precision.
+        step = ops.cast(x / (ops.norm(x) + 1e-7), self.products or x.dtype)
+        tall = x.shape[0] > x.shape[1]
+        step = ops.transpose(step) if tall else step
+        one = ops.eye(min(x.shape), dtype=step.dtype)
+        for _ in range(steps):
+            # a + b·S + c·S², with the identity in place of two passes over the matrix.
+            square = step @ ops.transpose(step)
+            factor = self.muon_a * one + square @ (self.muon_b * one + self.muon_c * square)
+            step = factor @ step
+        step = ops.transpose(step) if tall else step
+        return ops.cast(step, x.dtype)
+
+    def get_config(self):
+        return {**super().get_config(), "products": self.products}
 
 
 # Classes and their options by the names in recipes, ``settings.OPTIMIZERS``.
-_BY_NAME: dict[str, tuple[type[_Adaptive], dict[str, bool]]] = {
+_BY_NAME: dict[str, tuple[type[_Adaptive], dict[str, Any]]] = {
     "adamw": (AdamW, {}),
     "adamw_uncorrected": (AdamW, {"bias_correction": False}),
     "lamb": (Lamb, {}),
@@ -397,6 +448,8 @@ def from_settings(
         schedule: the learning rate; None for the section's.
     """
     kind, options = _BY_NAME[settings.optimizer]
+    if kind is Muon and keras.config.dtype_policy().compute_dtype == "bfloat16":
+        options = {**options, "products": "bfloat16"}
     beta_2 = "adam_beta_2" if kind is Muon else "beta_2"
     return _scheduled(
         kind,
