@@ -70,6 +70,10 @@ def int8_product(layer: keras.layers.Layer, kernel: np.ndarray, factors: np.ndar
     return made(layer, kernel, factors)
 
 
+def _input_range() -> tuple[tf.Tensor, tf.Tensor]:
+    return tf.constant(-_LARGEST_INPUT, tf.float32), tf.constant(_LARGEST_INPUT, tf.float32)
+
+
 class Int8Dense:
     """A dense layer's weights for the kernel.
 
@@ -146,11 +150,11 @@ class Int8Dense:
             x: the input.
             has_factors: whether it is multiplied by the factors already.
         """
-        limit = float(_LARGEST_INPUT)
+        low, high = _input_range()
         return tf.raw_ops.QuantizeV2(
             input=x if has_factors else x * trace.read(id(self.factors), self.factors),
-            min_range=-limit,
-            max_range=limit,
+            min_range=low,
+            max_range=high,
             T=tf.qint8,
             mode="SCALED",
             round_mode="HALF_TO_EVEN",
@@ -170,13 +174,12 @@ class Int8Dense:
         """
         kernel = tf.bitcast(trace.read((id(self), "kernel"), self.kernel), tf.qint8)
         bias, low, high = self._read(trace)
-        limit = tf.constant(_LARGEST_INPUT, tf.float32)
         # There is no Python wrapper of this operation.
         (y,), _ = op_def_library.apply_op(
             KERNEL,
             name="int8_dense",
             device_inputs=[x, kernel, bias, *([] if addend is None else [addend])],
-            host_inputs=[-limit, limit, low, high],
+            host_inputs=[*_input_range(), low, high],
             Tdevice_outputs=[tf.float32],
             Thost_outputs=[],
             T1=tf.qint8,

@@ -29,7 +29,8 @@ class GraphCache:
 
 
 class StackedWeights:
-    """Weights by key, one variable for all matrices, or vectors, of a width and dtype.
+    """Weights by key, in one variable for all vectors of a dtype, and one for all matrices of a
+    width and dtype.
 
     Args:
         weights: arrays by key.
@@ -38,9 +39,10 @@ class StackedWeights:
     def __init__(self, weights: Mapping[Hashable, np.ndarray]):
         groups: dict[tuple, dict[Hashable, np.ndarray]] = defaultdict(dict)
         for key, weight in weights.items():
-            # A row that is aligned is not copied when it is read.
-            if weight.ndim == 1 or weight.shape[-1] * weight.itemsize % _ALIGNMENT == 0:
-                groups[weight.ndim, weight.shape[-1], weight.dtype.name][key] = weight
+            # A part that is aligned is not copied when it is read.
+            if weight.shape[-1] * weight.itemsize % _ALIGNMENT == 0:
+                width = None if weight.ndim == 1 else weight.shape[-1]
+                groups[weight.ndim, width, weight.dtype.name][key] = weight
         self._places: dict[Hashable, tuple[tuple, int]] = {}
         self._variables: dict[tuple, tf.Variable] = {}
         self._lengths: dict[tuple, list[int]] = {}
@@ -48,8 +50,8 @@ class StackedWeights:
         for group, members in groups.items():
             if len(members) > 1:
                 self._places |= {key: (group, index) for index, key in enumerate(members)}
-                stacked = np.concatenate([np.atleast_2d(weight) for weight in members.values()])
-                name = f"{'vectors' if group[0] == 1 else 'matrices'}_{group[1]}"
+                stacked = np.concatenate(list(members.values()))
+                name = "vectors" if group[0] == 1 else f"matrices_{group[1]}"
                 self._variables[group] = tf.Variable(stacked, trainable=False, name=name)
                 self._lengths[group] = [len(weight) for weight in members.values()]
 
@@ -62,7 +64,6 @@ class StackedWeights:
         group, index = self._places[key]
 
         def members() -> list[tf.Tensor]:
-            stacked = tf.convert_to_tensor(self._variables[group])
-            return tf.unstack(stacked) if group[0] == 1 else tf.split(stacked, self._lengths[group])
+            return tf.split(tf.convert_to_tensor(self._variables[group]), self._lengths[group])
 
         return self._cache.get(group, members)[index]

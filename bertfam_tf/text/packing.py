@@ -21,7 +21,7 @@ class Filled(NamedTuple):
             have further axes if the tokenizer's ids do.
         position: int32, broadcasts to (batch, length): the position id of each token, counted
             without padding; negative or beyond the last token at padding.
-        begins: for each text, int32 (batch, 1), the position of its first piece.
+        begins: for each text, int32 (1 or batch, 1), the position of its first piece.
         counts: for each text, int32 (batch, 1), its number of pieces.
     """
 
@@ -93,7 +93,8 @@ class Frame:
         special += [self.ids[entry] for entry, _ in entries if entry not in TEXTS]
         table = tf.concat([special, *values], 0)
         places = [len(special), len(special) + tf.shape(values[0])[0]]
-        begin = tf.zeros([tf.size(counts[0]), 1], tf.int32)
+        # (1 or batch, 1): before the first text, the same in all rows.
+        begin = tf.zeros([1, 1], tf.int32)
         begins, moves, text_begins, text_counts = [], [], [], []
         last, seen = "", 0
         for entry, _ in entries:
@@ -145,6 +146,12 @@ class Frame:
         if self.widths is None:
             return longest
         return tf.gather(self.widths, tf.searchsorted(self.widths, [longest])[0])
+
+
+def starts_and_counts(text: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the start of each text and its number of pieces, int32 [batch] each."""
+    splits = tf.cast(text.row_splits, tf.int32)
+    return splits[:-1], splits[1:] - splits[:-1]
 
 
 def widths_of(padding: Padding, max_length: int) -> tuple[int, ...] | None:
@@ -231,11 +238,10 @@ class Packer:
         """Packs a batch as ``packer(texts)`` does, and also returns the position of each piece."""
         if len(texts) not in (1, 2):
             raise ValueError(f"texts must be one or two, got {len(texts)}.")
-        starts = [tf.cast(text.row_splits[:-1], tf.int32) for text in texts]
-        counts = [tf.cast(text.row_lengths(), tf.int32) for text in texts]
+        starts, counts = zip(*map(starts_and_counts, texts), strict=True)
         return self.frame.fill([text.values for text in texts], starts, self._kept(counts))
 
-    def _kept(self, counts: list[tf.Tensor]) -> list[tf.Tensor]:
+    def _kept(self, counts: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Returns the number of pieces of each text that fit, int32 [batch] each."""
         room = self.max_length - self.frame.layout.special_count(len(counts))
         if len(counts) == 1:

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from bertfam_tf.text.kernels.graph import row_of_each
-from bertfam_tf.text.packing import Filled, Frame, Padding, widths_of
+from bertfam_tf.text.packing import Filled, Frame, Padding, starts_and_counts, widths_of
 from bertfam_tf.text.special_tokens import Layout
 
 
@@ -93,12 +93,12 @@ class Windows:
             )
         *questions, documents = texts
         room = self.max_length - self.frame.layout.special_count(len(texts))
-        questions = [_starts_and_counts(question) for question in questions]
+        questions = [starts_and_counts(question) for question in questions]
         if questions:
             start, count = questions[0]
             questions = [(start, tf.minimum(count, self.max_question))]
             room -= questions[0][1]
-        begin, size = _starts_and_counts(documents)
+        begin, size = starts_and_counts(documents)
 
         step = room - self.stride
         # The number of steps needed to reach the end of the document.
@@ -148,12 +148,6 @@ def spans_of(
         tf.gather(tf.concat([[-1], offsets.values], 0), index) for offsets in (starts, ends)
     )
     return start, end
-
-
-def _starts_and_counts(text: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the start of each text and its number of pieces, int32 [batch] each."""
-    splits = tf.cast(text.row_splits, tf.int32)
-    return splits[:-1], splits[1:] - splits[:-1]
 
 
 def _max_context(
