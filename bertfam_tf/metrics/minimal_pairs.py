@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from bertfam_tf import parsing
+from bertfam_tf import files, parsing
 
 _SUFFIXES = (".jsonl", ".jsonl.gz")
 
@@ -30,11 +30,11 @@ def read_minimal_pairs(folder: str | Path) -> dict[str, list[tuple[str, str]]]:
             object.
     """
     folder = Path(folder)
-    files = sorted(f for f in folder.iterdir() if f.name.endswith(_SUFFIXES))
-    if not files:
+    members = sorted(f for f in folder.iterdir() if f.name.endswith(_SUFFIXES))
+    if not members:
         raise ValueError(f"{folder} has no files named {' or '.join('*' + s for s in _SUFFIXES)}.")
     pairs: dict[str, list[tuple[str, str]]] = {}
-    for file in files:
+    for file in members:
         name = file.name.split(".jsonl")[0]
         if name in pairs:
             raise ValueError(f"{folder} has several files of the paradigm {name}, expected one.")
@@ -48,6 +48,7 @@ def minimal_pairs(
     *,
     batch_size: int = 32,
     verbose: Any = 1,
+    file: str | Path | None = None,
 ) -> dict[str, float]:
     """Computes how often a language model prefers the acceptable sentence of a minimal pair.
 
@@ -60,6 +61,8 @@ def minimal_pairs(
             ``read_minimal_pairs`` reads it, such as BLiMP's.
         batch_size: sentences that are scored together.
         verbose: 0 prints no progress bar.
+        file: a JSON file that gets the fraction of each paradigm when it is known; paradigms that
+            it has are not scored again, as after an interruption.
 
     Returns:
         The fraction of pairs by paradigm, and ``mean``, the mean of the paradigms.
@@ -78,16 +81,32 @@ def minimal_pairs(
     if not pairs or not all(map(len, pairs.values())):
         raise ValueError("pairs must have at least one pair in each paradigm.")
     bar = keras.utils.Progbar(len(pairs), verbose=verbose, unit_name="paradigm")
+    stored = {} if file is None else _stored(Path(file))
     found: dict[str, float] = {}
     for number, (name, rows) in enumerate(pairs.items(), 1):
+        if name in stored:
+            found[name] = stored[name]
+            bar.update(number, [("accuracy", found[name])])
+            continue
         # Sentences of about one length together.
         sentences = sorted({text for pair in rows for text in pair}, key=len)
         scores = task.log_likelihood(sentences, batch_size=batch_size)
         by_sentence = dict(zip(sentences, scores.tolist(), strict=True))
         right = [by_sentence[good] > by_sentence[bad] for good, bad in rows]
         found[name] = float(np.mean(right))
+        if file is not None:
+            files.write(file, json.dumps(found, indent=2) + "\n")
         bar.update(number, [("accuracy", found[name])])
     return {**found, "mean": float(np.mean(list(found.values())))}
+
+
+def _stored(file: Path) -> dict[str, float]:
+    stored = parsing.read_json(file) if file.exists() else {}
+    if not isinstance(stored, dict) or not all(isinstance(x, float) for x in stored.values()):
+        raise ValueError(
+            f"{file} must have a fraction for each paradigm; remove it to start anew."
+        )
+    return stored
 
 
 def _read(file: Path) -> list[tuple[str, str]]:

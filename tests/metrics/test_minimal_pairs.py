@@ -32,6 +32,25 @@ def test_fractions_by_paradigm(tmp_path):
     assert minimal_pairs(_ShortIsLikely(), tmp_path, verbose=0) == pytest.approx(expected)
 
 
+def test_goes_on_after_an_interruption(tmp_path):
+    class Interrupted(_ShortIsLikely):
+        def log_likelihood(self, texts, batch_size):
+            if set(texts) == {"a", "aaa"}:
+                raise KeyboardInterrupt
+            return super().log_likelihood(texts, batch_size)
+
+    file = tmp_path / "found.json"
+    with pytest.raises(KeyboardInterrupt):
+        minimal_pairs(Interrupted(), PAIRS, verbose=0, file=file)
+    assert json.loads(file.read_text()) == {"agreement": pytest.approx(2 / 3)}
+    file.write_text('{"agreement": 0.25}')
+    found = minimal_pairs(_ShortIsLikely(), PAIRS, verbose=0, file=file)
+    assert found == {"agreement": 0.25, "islands": 0.0, "mean": 0.125}
+    file.write_text('{"agreement": "much"}')
+    with pytest.raises(ValueError, match="must have a number for each paradigm"):
+        minimal_pairs(_ShortIsLikely(), PAIRS, verbose=0, file=file)
+
+
 def test_errors(tmp_path):
     with pytest.raises(TypeError, match=r"a MaskedLM or a CausalLM.*got a object"):
         minimal_pairs(object(), PAIRS)

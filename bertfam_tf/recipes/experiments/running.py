@@ -178,7 +178,8 @@ def _score_pairs(run: Run) -> dict[str, float]:
     directory = str(run.recipe / MODEL)
     # Pretraining writes a checkpoint.
     task = tasks.load(directory) if tasks.is_saved(directory) else tasks.load_checkpoint(directory)
-    return metrics.minimal_pairs(task, expand(run.settings[PAIRS]))
+    file = run.directory / "minimal_pairs.json"
+    return metrics.minimal_pairs(task, expand(run.settings[PAIRS]), file=file)
 
 
 def _write_metrics(run: Run, metrics: Any) -> None:

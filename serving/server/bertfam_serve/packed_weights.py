@@ -52,8 +52,8 @@ def check(version_dir: str | os.PathLike[str]) -> None:
     if _enabled and _dtype(version_dir) is None:
         raise ServingError(
             Code.FAILED_PRECONDITION,
-            f"{os.fspath(version_dir)} is no export of a task of bertfam_tf, and this server assumes that "
-            f"all matrix products have constant weights: start it with {VARIABLE}=0.",
+            f"{os.fspath(version_dir)} is no export of a task of bertfam_tf, and this server "
+            f"assumes that all matrix products have constant weights: start it with {VARIABLE}=0.",
         )
 
 
