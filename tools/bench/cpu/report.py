@@ -17,6 +17,7 @@ from tools.bench.cpu.engines import (
     ONNX_INT8,
     OPENVINO_HALF,
     OURS,
+    PACKED,
     PACKED_HALF,
     PADDED,
     TORCH,
@@ -73,6 +74,8 @@ def compared(columns: list[Measured], names: Sequence[str]) -> tuple[list[str], 
             pairs.append((INT8, OURS))
         elif name == BFLOAT16:
             pairs += [(BFLOAT16, OURS), (BFLOAT16, ONNX)]
+        elif name == PACKED:
+            pairs += [(PACKED, OURS), (PACKED, ONNX)]
         elif name == PACKED_HALF:
             pairs += [(PACKED_HALF, BFLOAT16), (PACKED_HALF, ONNX)]
         elif name != OURS:
