@@ -359,15 +359,15 @@ def importance(
                 ).values()
             ]
         gradients = tape.gradient(tf.add_n(losses), [kernel.value for kernel in kernels])
-        found = []
+        sums = []
         for part, gradient, (_, axis, count) in zip(parts, gradients, outputs, strict=True):
             # With LoRA's updates merged; their gradient is the kernel's gradient too.
             kernel = tf.convert_to_tensor(part.output_dense.kernel)
             product = tf.zeros_like(kernel) if gradient is None else gradient * kernel
             others = [i for i in range(len(product.shape)) if i != axis]
             by_row = tf.reduce_sum(product, axis=others)
-            found.append(tf.abs(tf.reduce_sum(tf.reshape(by_row, [count, -1]), axis=1)))
-        return found
+            sums.append(tf.abs(tf.reduce_sum(tf.reshape(by_row, [count, -1]), axis=1)))
+        return sums
 
     sums: list[np.ndarray] | None = None
     number = 0

@@ -83,18 +83,18 @@ def _excess(expected: float) -> Callable[[float], float]:
     return lambda share: (share - expected) / max(1 - expected, 1e-9)
 
 
-def pattern_shares(found: Sequence[AttentionMaps]) -> np.ndarray:
+def pattern_shares(maps_of_examples: Sequence[AttentionMaps]) -> np.ndarray:
     """Computes how often the heads of each layer have each pattern.
 
     Args:
-        found: maps of several examples of one model.
+        maps_of_examples: maps of several examples of one model.
 
     Returns:
         float64 (layers, patterns), in the order of ``Pattern``; rows sum to 1.
     """
-    counts = np.zeros((len(found[0].layers), len(Pattern)))
+    counts = np.zeros((len(maps_of_examples[0].layers), len(Pattern)))
     order = list(Pattern)
-    for maps in found:
+    for maps in maps_of_examples:
         for i, layer in enumerate(patterns(maps)):
             for pattern in layer:
                 counts[i, order.index(pattern)] += 1

@@ -146,11 +146,11 @@ def draw_attention(maps: AttentionMaps, layer: int, head: int, file: str | Path)
     return _write(figure, file)
 
 
-def draw_ablation(found: Ablation, file: str | Path, score: str = "score") -> Path:
+def draw_ablation(ablation: Ablation, file: str | Path, score: str = "score") -> Path:
     """Draws a heat map of the change of a score without each head, and without each layer's heads.
 
     Args:
-        found: the output of ``ablation``.
+        ablation: the output of ``ablation``.
         file: the PNG file to write.
         score: the name of the score.
 
@@ -158,18 +158,18 @@ def draw_ablation(found: Ablation, file: str | Path, score: str = "score") -> Pa
         ValueError: if matplotlib is not installed.
         OSError: if the file cannot be written.
     """
-    rows, columns = len(found.heads), max(len(each) for each in found.heads)
+    rows, columns = len(ablation.heads), max(len(each) for each in ablation.heads)
     values = np.full((rows, columns + 2), np.nan)
-    for i, heads in enumerate(found.heads):
+    for i, heads in enumerate(ablation.heads):
         values[i, : len(heads)] = heads
-    values[:, -1] = found.layers
+    values[:, -1] = ablation.layers
     figure = _figure(0.62 * (columns + 2) + 1.5, 0.45 * rows + 1.2)
     panel = figure.subplots()
     _draw_changes(figure, panel, values, "+.3f")
     panel.set_xticks([*range(columns), columns + 1], [*map(str, range(columns)), "all"], fontsize=8)
     panel.set_yticks(range(rows), [f"layer {i}" for i in range(rows)], fontsize=8)
     panel.set_xlabel("head that is switched off")
-    panel.set_title(f"change of {score}, {found.score:.3f} with all heads", fontsize=9)
+    panel.set_title(f"change of {score}, {ablation.score:.3f} with all heads", fontsize=9)
     return _write(figure, file)
 
 
@@ -238,18 +238,18 @@ def draw_projection(
     return _write(figure, file)
 
 
-def draw_words(found: Attribution, file: str | Path) -> Path:
+def draw_words(attribution: Attribution, file: str | Path) -> Path:
     """Draws a bar for each word: what it adds to the score, or takes from it.
 
     Args:
-        found: the output of ``explain``.
+        attribution: the output of ``explain``.
         file: the PNG file to write.
 
     Raises:
         ValueError: if matplotlib is not installed.
         OSError: if the file cannot be written.
     """
-    words = found.words
+    words = attribution.words
     figure = _figure(5.0, 0.8 + _BAR * max(len(words), 1))
     panel = figure.subplots()
     shares = [share for _, share in words]
@@ -258,17 +258,19 @@ def draw_words(found: Attribution, file: str | Path) -> Path:
     panel.set_yticks(range(len(words)), _plain([word.text for word, _ in words]), fontsize=8)
     panel.invert_yaxis()
     panel.axvline(0, color="0.6", linewidth=0.8)
-    panel.set_title(f"{found.target}: {found.baseline:.2f} to {found.score:.2f}", fontsize=9)
+    panel.set_title(
+        f"{attribution.target}: {attribution.baseline:.2f} to {attribution.score:.2f}", fontsize=9
+    )
     return _write(figure, file)
 
 
 def draw_similarity(
-    found: np.ndarray, file: str | Path, names: tuple[str, str] = ("first", "second")
+    similarity: np.ndarray, file: str | Path, names: tuple[str, str] = ("first", "second")
 ) -> Path:
     """Draws the similarity of the layers of two models.
 
     Args:
-        found: the output of ``layer_similarity``.
+        similarity: the output of ``layer_similarity``.
         file: the PNG file to write.
         names: the names of the two models.
 
@@ -276,11 +278,11 @@ def draw_similarity(
         ValueError: if matplotlib is not installed.
         OSError: if the file cannot be written.
     """
-    rows, columns = found.shape
+    rows, columns = similarity.shape
     figure = _figure(0.5 * columns + 1.8, 0.45 * rows + 1.2)
     panel = figure.subplots()
-    image = panel.imshow(found, cmap="viridis", vmin=0, vmax=1, aspect="auto")
-    _write_values(panel, found, ".2f", found < 0.6)
+    image = panel.imshow(similarity, cmap="viridis", vmin=0, vmax=1, aspect="auto")
+    _write_values(panel, similarity, ".2f", similarity < 0.6)
     panel.set_xticks(range(columns))
     panel.set_yticks(range(rows))
     panel.set_xlabel(f"layers of {names[1]}")

@@ -194,9 +194,9 @@ class Report:
 
     def _slices(self) -> str:
         """Labels, the least accurate first, and quarters by length."""
-        found = self.slices()
-        lengths = [each for each in found if not each[0].startswith("label ")]
-        labels = sorted(found[: len(found) - len(lengths)], key=lambda each: each[2])
+        rows = self.slices()
+        lengths = [each for each in rows if not each[0].startswith("label ")]
+        labels = sorted(rows[: len(rows) - len(lengths)], key=lambda each: each[2])
         tables = [
             _table(
                 ["examples with", "number", "accuracy"],

@@ -37,7 +37,7 @@ def layer_similarity(first: Task, second: Task, texts: Any, *, batch_size: int =
 
 def _states(task: Task, texts: Any, batch_size: int) -> list[np.ndarray]:
     """Computes the mean hidden states, float64 (examples, width) for each layer."""
-    found: list[list[np.ndarray]] = []
+    means_by_example: list[list[np.ndarray]] = []
     for features, *_ in batches(
         texts_of(texts, task.fields), batch_size=batch_size, fields=task.fields
     ):
@@ -49,8 +49,10 @@ def _states(task: Task, texts: Any, batch_size: int) -> list[np.ndarray]:
             keras.ops.convert_to_numpy(keras.ops.sum(x * mask, 1) / keras.ops.sum(mask, 1))
             for x in states
         ]
-        found.append(means)
-    return [np.concatenate(layer).astype("float64") for layer in zip(*found, strict=True)]
+        means_by_example.append(means)
+    return [
+        np.concatenate(layer).astype("float64") for layer in zip(*means_by_example, strict=True)
+    ]
 
 
 def _cka(x: np.ndarray, y: np.ndarray) -> float:

@@ -74,14 +74,18 @@ def run(options: argparse.Namespace) -> None:
         return
     texts = tuple(options.text)
     target = options.target if options.word is None else (options.word, options.target)
-    found = analysis.explain(task, texts, target)
+    attribution = analysis.explain(task, texts, target)
     maps = analysis.attention_maps(task, texts)
-    analysis.write_page(output / "example.html", maps, found)
-    analysis.draw_words(found, output / "words.png")
+    analysis.write_page(output / "example.html", maps, attribution)
+    analysis.draw_words(attribution, output / "words.png")
     patterns = analysis.patterns(maps) if maps.example.words else None
     analysis.draw_heads(maps, output / "attention.png", patterns)
-    words = [{"word": word.text, "share": round(share, 6)} for word, share in found.words]
-    scores = {"target": found.target, "score": found.score, "baseline": found.baseline}
+    words = [{"word": word.text, "share": round(share, 6)} for word, share in attribution.words]
+    scores = {
+        "target": attribution.target,
+        "score": attribution.score,
+        "baseline": attribution.baseline,
+    }
     print_json({**scores, "words": words})
 
 

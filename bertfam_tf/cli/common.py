@@ -173,13 +173,13 @@ def loaded_task(options: argparse.Namespace, *, several: bool = False) -> Any:
         return tasks.load_checkpoint(directory, name, labels)
     if options.labels is not None:
         raise ValueError(f"--labels is for checkpoints; {path} is a saved task, which has labels.")
-    found = tasks.load(directory)
-    if not isinstance(found, tasks.MultiTask):
-        if name not in (None, type(found).__name__):
-            raise ValueError(f"{path} is a {type(found).__name__}, without a task named {name!r}")
-        return found
+    loaded = tasks.load(directory)
+    if not isinstance(loaded, tasks.MultiTask):
+        if name not in (None, type(loaded).__name__):
+            raise ValueError(f"{path} is a {type(loaded).__name__}, without a task named {name!r}")
+        return loaded
     if name is None and not several:
-        raise ValueError(f"{path} has several tasks; choose one with --task: {', '.join(found)}")
-    if name is not None and name not in found.tasks:
-        raise ValueError(unknown("task", name, found.tasks))
-    return found if name is None else found[name]
+        raise ValueError(f"{path} has several tasks; choose one with --task: {', '.join(loaded)}")
+    if name is not None and name not in loaded.tasks:
+        raise ValueError(unknown("task", name, loaded.tasks))
+    return loaded if name is None else loaded[name]

@@ -105,10 +105,10 @@ def run(options: argparse.Namespace) -> None:
         from bertfam_tf.recipes import read_split
 
         rows = read_split(recipe.data, options.split, recipe.task, task.class_names or None)
-        found = list(rows.as_numpy_iterator())
-        texts = {name: [x[name] for x, *_ in found] for name in task.feature_names}
+        examples = list(rows.as_numpy_iterator())
+        texts = {name: [x[name] for x, *_ in examples] for name in task.feature_names}
         title = f"{Path(options.model).name}, {options.split} split"
-        report(task, texts, [y for _, y, *_ in found]).write(options.report, title)
+        report(task, texts, [y for _, y, *_ in examples]).write(options.report, title)
 
 
 def _computing_in(task: Any, options: argparse.Namespace) -> contextlib.AbstractContextManager:
@@ -137,8 +137,8 @@ def _minimal_pairs(options: argparse.Namespace) -> None:
     set_language(task, options)
     # Only the result is written to stdout, not the progress bar.
     with contextlib.redirect_stdout(sys.stderr):
-        found = metrics.minimal_pairs(task, pairs, batch_size=options.batch_size)
-    print(json.dumps({name: round(value, 4) for name, value in found.items()}))
+        scores = metrics.minimal_pairs(task, pairs, batch_size=options.batch_size)
+    print(json.dumps({name: round(value, 4) for name, value in scores.items()}))
 
 
 def _check_data(options: argparse.Namespace) -> None:

@@ -93,10 +93,10 @@ def run(options: argparse.Namespace) -> None:
 def _seeds(text: str | None) -> list[int] | None:
     if text is None:
         return None
-    found = text.split(",")
-    if not all(each.strip().isdecimal() for each in found) or len(set(found)) < len(found):
+    numbers = text.split(",")
+    if not all(each.strip().isdecimal() for each in numbers) or len(set(numbers)) < len(numbers):
         raise ValueError(f"--seeds must be different numbers such as 0,1,2, got {text!r}.")
-    return [int(each) for each in found]
+    return [int(each) for each in numbers]
 
 
 def _command(options: argparse.Namespace) -> str:

@@ -64,21 +64,21 @@ def run(options: argparse.Namespace) -> None:
 
     checkpoint = options.checkpoint or starter.CHECKPOINT
     given = {name: column(getattr(options, name)) for name in _FEATURES if getattr(options, name)}
-    found = starter.inspect(
+    inspected = starter.inspect(
         options.file,
         load_tokenizer(checkpoint),
         given,
         task=options.task,
         format=options.format,
     )
-    for line in starter.table(found):
+    for line in starter.table(inspected):
         print(printable_lines(line))
-    data = found.data
+    data = inspected.data
     if options.holdout is not None:
-        data = starter.held_out(found, options.holdout, output.with_suffix(""))
+        data = starter.held_out(inspected, options.holdout, output.with_suffix(""))
     elif options.dev is not None:
         data = {**data, "dev": options.dev}
-    text = starter.recipe(found, checkpoint, f"runs/{output.stem}", data)
+    text = starter.recipe(inspected, checkpoint, f"runs/{output.stem}", data)
     write(output, text)
     print(f"\nThe recipe is {output}:\n\n{printable_lines(text)}")
     if "dev" not in data:

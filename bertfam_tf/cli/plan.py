@@ -73,5 +73,5 @@ def run(options: argparse.Namespace) -> None:
         bandwidth=options.bandwidth,
         price=options.price,
     )
-    found = plan.plan(recipe, devices, options.steps)
-    print(json.dumps(found.to_dict()) if options.json else plan.table(found))
+    planned = plan.plan(recipe, devices, options.steps)
+    print(json.dumps(planned.to_dict()) if options.json else plan.table(planned))

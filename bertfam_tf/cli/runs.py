@@ -16,7 +16,7 @@ def add(commands: Commands) -> None:
 def run(options: argparse.Namespace) -> None:
     from bertfam_tf.recipes import runs
 
-    found = runs.read_runs(options.directory)
-    print_table(runs.table(found))
+    entries = runs.read_runs(options.directory)
+    print_table(runs.table(entries))
     if options.plot:
-        runs.draw(found, options.plot, options.metric)
+        runs.draw(entries, options.plot, options.metric)

@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> None:
     set_language(task, options)
     queries = options.query or stdin_lines()
     prompt = prompt_name(task, options.prompt, _USUAL_PROMPTS)
-    found = index.search(task, queries, top=options.top, prompt=prompt)
-    for query, hits in zip(queries, found, strict=True):
+    hits_by_query = index.search(task, queries, top=options.top, prompt=prompt)
+    for query, hits in zip(queries, hits_by_query, strict=True):
         results = [{**hit._asdict(), "score": round(hit.score, 6)} for hit in hits]
         print_json({"query": query, "results": results})

@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> None:
     from bertfam_tf.plan import flops_per_token
     from bertfam_tf.recipes import runs
 
-    found = runs.sweep(
+    results = runs.sweep(
         options.recipe,
         values,
         options.override,
@@ -56,10 +56,10 @@ def run(options: argparse.Namespace) -> None:
         seed=options.seed,
         flops=flops_per_token,
     )
-    print_table(runs.table(found))
+    print_table(runs.table(results))
     print()
     if options.search == "grid":
-        print_table(runs.summary(found))
-    elif (best := runs.best(found)) is not None:
+        print_table(runs.summary(results))
+    elif (best := runs.best(results)) is not None:
         metric, run = best
         print(f"Best {metric}: {run.metrics[metric]:.4g} in {run.path}")

@@ -85,10 +85,10 @@ def class_names(metadata: Mapping[bytes, bytes] | None) -> dict[str, list[str]]:
     """Returns the names of classes by column that ``datasets`` wrote into an Arrow schema."""
     try:
         features = json.loads((metadata or {})[b"huggingface"])["info"]["features"]
-        found = {name: _names_of(feature) for name, feature in features.items()}
+        names_of = {name: _names_of(feature) for name, feature in features.items()}
     except (LookupError, TypeError, AttributeError, ValueError, RecursionError):
         return {}
-    return {name: names for name, names in found.items() if names}
+    return {name: names for name, names in names_of.items() if names}
 
 
 def _names_of(feature: Any) -> list[str]:
@@ -193,7 +193,7 @@ def _check(column: Any) -> None:
 
 def _top_names(file: Path, columns: Mapping[str, Column], known: list[str]) -> list[str]:
     """Returns the columns that hold the requested columns and fields of structs."""
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for column in columns.values():
         for path in map(str, column if isinstance(column, list) else [column]):
             name = path if path in known else path.split(".")[0]
@@ -201,5 +201,5 @@ def _top_names(file: Path, columns: Mapping[str, Column], known: list[str]) -> l
                 raise ValueError(f"{file}: {unknown('column', path, known)}")
             if known.count(name) > 1:
                 raise ValueError(f"{file} has {known.count(name)} columns {name!r}, expected one.")
-            found[name] = None
-    return list(found)
+            names[name] = None
+    return list(names)

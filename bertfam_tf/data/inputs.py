@@ -224,11 +224,11 @@ def _from_batches(
 
     def read() -> Iterator[tuple]:
         for batch in map(arrays, batches()):
-            found = shapes_of(batch)
-            if found != shapes:
+            new_shapes = shapes_of(batch)
+            if new_shapes != shapes:
                 raise ValueError(
                     "Examples of a generator must have the same shapes in each batch, "
-                    f"got {_as_tuples(found)} after {_as_tuples(shapes)}."
+                    f"got {_as_tuples(new_shapes)} after {_as_tuples(shapes)}."
                 )
             yield batch
 

@@ -62,13 +62,13 @@ def expanded(files: str | Path | Iterable[str | Path]) -> list[str | Path]:
     Raises:
         ValueError: if a pattern matches no file.
     """
-    found: list[str | Path] = []
+    paths: list[str | Path] = []
     for file in [files] if isinstance(files, str | Path) else files:
         matches = _matches(file)
         if not matches and glob.has_magic(str(file)) and not _exists(file):
             raise ValueError(f"There is no file {file}.")
-        found += matches or [file]
-    return found
+        paths += matches or [file]
+    return paths
 
 
 def _matches(file: str | Path) -> list[Path]:
@@ -126,9 +126,9 @@ def read_rows(
             no rows, or ``limit`` is below 1.
     """
     if tfds is None and format in (None, "tfds"):
-        found = published_splits(files)
-        if found is not None:
-            (tfds, files), format = found, "tfds"
+        splits = published_splits(files)
+        if splits is not None:
+            (tfds, files), format = splits, "tfds"
     files = [files] if isinstance(files, str | Path) else list(files)
     if not files:
         raise ValueError("There are no files to read.")

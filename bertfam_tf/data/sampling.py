@@ -118,7 +118,7 @@ def guess_columns(rows: Sequence[Mapping[Any, Any]]) -> dict[str, Any]:
         The columns by feature; a feature that no column seems to be is missing.
     """
     columns = {name: [row[name] for row in rows if name in row] for name in rows[0]}
-    found: dict[str, Any] = {}
+    features: dict[str, Any] = {}
     label = _usual(columns, _LABELS) or _fewest(columns)
     texts = {
         name: values
@@ -129,14 +129,14 @@ def guess_columns(rows: Sequence[Mapping[Any, Any]]) -> dict[str, Any]:
     if text is None and texts:
         text = max(texts, key=lambda name: sum(len(str(value)) for value in texts[name]))
     if text is not None:
-        found["text"] = text
+        features["text"] = text
         pair = _PAIRS.get(str(text).lower())
         second = next((name for name in texts if str(name).lower() == pair), None)
         if second is not None and text != second:
-            found["text_pair"] = second
+            features["text_pair"] = second
     if label is not None:
-        found["label"] = label
-    return found
+        features["label"] = label
+    return features
 
 
 def no_column(feature: str, rows: Sequence[Mapping[Any, Any]]) -> str:

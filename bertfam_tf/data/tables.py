@@ -128,8 +128,8 @@ def of_tuples(x: Any, fields: Fields, labelled: bool, pair: bool | None = None) 
             )
     members = [list(column) for column in zip(*x, strict=True)]
     last = members.pop() if with_label else None
-    found = dict(zip(texts, members, strict=False))
-    return {**found, LABEL: last} if labelled and with_label else found
+    columns = dict(zip(texts, members, strict=False))
+    return {**columns, LABEL: last} if labelled and with_label else columns
 
 
 def _are_texts(row: Any, fields: Fields) -> bool:
@@ -159,7 +159,7 @@ def selected(
     for name in columns:
         if name not in known:
             raise ValueError(f"columns: {unknown('text', name, known)}")
-    found = {}
+    features = {}
     for name in known:
         if name == LABEL and not labelled:
             continue
@@ -171,8 +171,8 @@ def selected(
                     f"{{{name!r}: …}} names another one."
                 )
             continue
-        found[name] = _read(table, column)
-    return found
+        features[name] = _read(table, column)
+    return features
 
 
 def _alias(name: str, table: Table, fields: Fields) -> Any:

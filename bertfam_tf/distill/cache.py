@@ -173,11 +173,11 @@ class Cache:
         return features
 
     def _parsed(self, record: tf.Tensor) -> Any:
-        found = tf.io.parse_single_example(record, self._features())
+        stored = tf.io.parse_single_example(record, self._features())
         tensors = []
         for i, spec in enumerate(keras.tree.flatten(self._spec)):
-            value = tf.io.decode_raw(found[f"{i}"], spec.dtype)
-            value = tf.reshape(value, found[f"{i}/shape"])
+            value = tf.io.decode_raw(stored[f"{i}"], spec.dtype)
+            value = tf.reshape(value, stored[f"{i}/shape"])
             tensors.append(tf.ensure_shape(value, spec.shape[1:]))
         return keras.tree.pack_sequence_as(self._spec, tensors)
 

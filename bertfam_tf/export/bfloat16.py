@@ -50,18 +50,18 @@ class Bfloat16Layers:
         stacks: where an export stores weights; it is set before ``substituted``.
     """
 
-    def __init__(self, found: list[Any], merged: dict[int, MergedProjections]):
+    def __init__(self, task_layers: list[Any], merged: dict[int, MergedProjections]):
         self.stacks: StackedWeights | None = None
-        dense = [layer for layer in found if isinstance(layer, keras.layers.Dense)]
+        dense = [layer for layer in task_layers if isinstance(layer, keras.layers.Dense)]
         self._dense = [x for x in dense if is_plain(x) and min(x.kernel.shape) >= _SMALLEST]
         self._in_float = [x for x in dense if x not in self._dense]
-        self._outputs = [layer for layer in found if is_plain_output(layer)]
+        self._outputs = [layer for layer in task_layers if is_plain_output(layer)]
         # Several output layers may share one.
         tables = {id(layer.table()): layer.table() for layer in self._outputs}
         self._tables = {key: _stored_table(table) for key, table in tables.items()}
         # Their outputs are inputs of other layers in bfloat16.
         self._half = set()
-        for layer in found:
+        for layer in task_layers:
             if isinstance(layer, layers.FeedForward):
                 self._half |= {id(layer.intermediate), id(getattr(layer, "gate", None))}
         self._arrays = {
@@ -69,7 +69,7 @@ class Bfloat16Layers:
             for layer in self._dense
             for name, array in _arrays(layer).items()
         }
-        self._in_blocks = {id(layer) for layer in dense_in_blocks(found, merged)}
+        self._in_blocks = {id(layer) for layer in dense_in_blocks(task_layers, merged)}
         self._variables: dict[tuple[int, str], tf.Variable] = {}
 
     def weights(self) -> dict[Hashable, np.ndarray]:
@@ -117,11 +117,11 @@ def _arrays(layer: keras.layers.Dense) -> dict[str, np.ndarray]:
     return {name: x.numpy().astype(ml_dtypes.bfloat16) for name, x in weights.items()}
 
 
-def _compute(found: Bfloat16Layers, layer: keras.layers.Dense, x: tf.Tensor) -> tf.Tensor:
-    bias = None if layer.bias is None else found.read(layer, "bias")
-    y = half_product(x, found.read(layer, "kernel"), bias)
+def _compute(layers_in_half: Bfloat16Layers, layer: keras.layers.Dense, x: tf.Tensor) -> tf.Tensor:
+    bias = None if layer.bias is None else layers_in_half.read(layer, "bias")
+    y = half_product(x, layers_in_half.read(layer, "kernel"), bias)
     y = y if layer.activation is None else layer.activation(y)
-    return y if found.returns_bfloat16(layer) else tf.cast(y, tf.float32)
+    return y if layers_in_half.returns_bfloat16(layer) else tf.cast(y, tf.float32)
 
 
 def _stored_table(table: Any) -> StoredWeight:

@@ -32,24 +32,24 @@ def half_product(x: Any, kernel: Any, bias: Any = None, transposed: bool = False
     return with_rows_of(x, y if bias is None else tf.nn.bias_add(y, bias))
 
 
-def mergeable_projections(found: list[Any], dtype: str) -> dict[int, MergedProjections]:
-    """Returns the projections of attention layers among ``found``, by the layer's identity.
+def mergeable_projections(task_layers: list[Any], dtype: str) -> dict[int, MergedProjections]:
+    """Returns the projections of attention layers among ``task_layers``, by the layer's identity.
 
     Args:
-        found: layers.
+        task_layers: layers.
         dtype: the dtype in which the weights are stored, float32 or bfloat16.
     """
     return {
         id(attention): MergedProjections(attention, dtype)
-        for attention in found
+        for attention in task_layers
         if isinstance(attention, SelfAttention) and _can_merge(attention)
     }
 
 
-def small_tables(found: list[Any]) -> dict[Hashable, np.ndarray]:
+def small_tables(task_layers: list[Any]) -> dict[Hashable, np.ndarray]:
     """Returns tables of positions, segments, …, which no head reads, by the variable's identity."""
     tables: dict[Hashable, np.ndarray] = {}
-    for layer in found:
+    for layer in task_layers:
         if isinstance(layer, Embedding | PositionEmbedding):
             table = getattr(layer, "_embeddings", None)
             table = layer.embeddings if table is None else table
@@ -59,18 +59,18 @@ def small_tables(found: list[Any]) -> dict[Hashable, np.ndarray]:
 
 
 def dense_in_blocks(
-    found: list[Any], merged: dict[int, MergedProjections]
+    task_layers: list[Any], merged: dict[int, MergedProjections]
 ) -> list[keras.layers.Dense]:
     """Returns dense layers that blocks read, as a task of a backbone reads all of its blocks.
 
     Args:
-        found: the layers of a task.
+        task_layers: the layers of a task.
         merged: projections whose layers are left out.
     """
     projections = {id(layer) for each in merged.values() for layer in each.dense}
     dense = [
         layer
-        for block in found
+        for block in task_layers
         if isinstance(block, TransformerBlock)
         for layer in block._flatten_layers()
         if isinstance(layer, keras.layers.Dense) and id(layer) not in projections
@@ -79,11 +79,11 @@ def dense_in_blocks(
 
 
 def merged_weights(
-    found: list[Any], merged: dict[int, MergedProjections]
+    task_layers: list[Any], merged: dict[int, MergedProjections]
 ) -> dict[Hashable, np.ndarray]:
     """Returns kernels and biases side by side, by key in ``StackedWeights``."""
     weights: dict[Hashable, np.ndarray] = {}
-    for backbone in found:
+    for backbone in task_layers:
         if not isinstance(backbone, Backbone):
             continue
         blocks = [x for x in backbone.parts.values() if isinstance(x, TransformerBlock)]

@@ -450,7 +450,7 @@ def _similar(actual: np.ndarray, expected: np.ndarray) -> bool:
 
 def compare_answers(
     signature: str,
-    found: dict[str, Any],
+    exported: dict[str, Any],
     expected: dict[str, Any],
     repeatable: bool,
     same: Callable[[np.ndarray, np.ndarray], bool] = _equal,
@@ -459,7 +459,7 @@ def compare_answers(
 
     Args:
         signature: its name, for errors.
-        found: the export's outputs by name.
+        exported: the export's outputs by name.
         expected: the task's outputs by name.
         repeatable: whether values are compared too; otherwise only names and shapes are.
         same: whether two arrays of one shape are equal.
@@ -467,15 +467,15 @@ def compare_answers(
     Raises:
         ExportError: if they differ.
     """
-    if found.keys() != expected.keys():
+    if exported.keys() != expected.keys():
         raise ExportError(
-            f"The signature {signature!r} returns {sorted(found)}, the task {sorted(expected)}."
+            f"The signature {signature!r} returns {sorted(exported)}, the task {sorted(expected)}."
         )
     for name, value in expected.items():
-        if found[name].shape != value.shape:
+        if exported[name].shape != value.shape:
             raise ExportError(
-                f"The output {name!r} of {signature!r} has the shape {found[name].shape}, expected "
-                f"the task's {value.shape}."
+                f"The output {name!r} of {signature!r} has the shape {exported[name].shape}, "
+                f"expected the task's {value.shape}."
             )
-        if repeatable and not same(found[name], value):
+        if repeatable and not same(exported[name], value):
             raise ExportError(f"The output {name!r} of {signature!r} differs from the task's.")

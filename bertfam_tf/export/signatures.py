@@ -53,14 +53,14 @@ def signatures(
         if not task.ranked_scores:
             raise ValueError(f"label_names is for classifiers, got a {type(task).__name__}.")
         usual = {name: _with_labels(each, task.class_names) for name, each in usual.items()}
-    found = {
+    by_name = {
         **usual,
         **components.signatures(**options),
         **more,
     }
     if components.preprocessor.languages.count:
-        found[_IN_LANGUAGE] = _in_language(task, found["serving_default"])
-    return found
+        by_name[_IN_LANGUAGE] = _in_language(task, by_name["serving_default"])
+    return by_name
 
 
 def _with_labels(signature: Signature, labels: list[str]) -> Signature:

@@ -129,13 +129,13 @@ def interpreter(content: bytes, num_threads: int = 1) -> Any:
     from ai_edge_litert.interpreter import InterpreterWithCustomOps
 
     with known_messages_hidden():
-        found = InterpreterWithCustomOps(
+        created = InterpreterWithCustomOps(
             model_content=content,
             num_threads=num_threads,
             custom_op_registerers=tensorflow_text.tflite_registrar.SELECT_TFTEXT_OPS,
         )
-        found.allocate_tensors()  # creates the delegate, which is a message
-    return found
+        created.allocate_tensors()  # creates the delegate, which is a message
+    return created
 
 
 class IdPacker:

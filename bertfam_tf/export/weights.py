@@ -77,21 +77,21 @@ class StoredWeights:
     ):
         check_precision(precision)
         self._task = task
-        found = list({id(layer): layer for layer in task._flatten_layers()}.values())
+        task_layers = list({id(layer): layer for layer in task._flatten_layers()}.values())
         self._merged: dict[int, MergedProjections] = {}
         if precision in ("float32", "bfloat16"):
-            self._merged = mergeable_projections(found, precision)
+            self._merged = mergeable_projections(task_layers, precision)
         self._layers: Int8Layers | Bfloat16Layers | None = layers
         if precision == "bfloat16":
-            self._layers = Bfloat16Layers(found, self._merged)
-        self._stacks = self._stacked(found, precision)
+            self._layers = Bfloat16Layers(task_layers, self._merged)
+        self._stacks = self._stacked(task_layers, precision)
         # Exported graphs drop no values.
         self._unread = {
             id(layer.seed_generator.state)
-            for layer in found
+            for layer in task_layers
             if isinstance(layer, keras.layers.Dropout) and hasattr(layer, "seed_generator")
         }
-        tied = {id(x.table()) for x in found if isinstance(x, TiedOutput) and x.built}
+        tied = {id(x.table()) for x in task_layers if isinstance(x, TiedOutput) and x.built}
         stores: dict[str, Callable[[Any], StoredWeight | None]] = {
             "bfloat16": lambda x: None if id(x) in tied else _table_to_bfloat16(x),
             "bfloat16-weights": _to_bfloat16,
@@ -108,7 +108,7 @@ class StoredWeights:
                 if stored is not None:
                     self._stored[id(variable)] = stored
 
-    def _stacked(self, found: list[Any], precision: Precision) -> StackedWeights:
+    def _stacked(self, task_layers: list[Any], precision: Precision) -> StackedWeights:
         """Returns the weights that share variables, for the task and for ``layers``."""
         weights: dict[Hashable, np.ndarray] = {
             id(variable): variable.numpy()
@@ -116,12 +116,12 @@ class StoredWeights:
             if len(variable.shape) == 1 and variable.dtype == "float32"
         }
         if self._merged:
-            weights |= merged_weights(found, self._merged)
+            weights |= merged_weights(task_layers, self._merged)
         if precision == "float32":
-            dense = dense_in_blocks(found, self._merged)
+            dense = dense_in_blocks(task_layers, self._merged)
             weights |= {id(layer._kernel): layer.kernel.numpy() for layer in dense}
         if precision in ("float32", "bfloat16", "int8"):
-            weights |= small_tables(found)
+            weights |= small_tables(task_layers)
         if self._layers is not None:
             weights |= self._layers.weights()
         stacks = StackedWeights(weights)

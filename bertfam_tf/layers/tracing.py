@@ -104,13 +104,13 @@ def _recomputed(function: Any, weights: list, args: tuple, kwargs: dict[str, Any
         filled = list(values)
         for place, tensor in zip(places, replaced, strict=True):
             filled[place] = tensor
-        found = function(*keras.tree.pack_sequence_as(given, filled))
-        structure[:] = [found]
-        return [each for each in keras.tree.flatten(found) if each is not None]
+        results = function(*keras.tree.pack_sequence_as(given, filled))
+        structure[:] = [results]
+        return [each for each in keras.tree.flatten(results) if each is not None]
 
     @tf.custom_gradient
     def forward(*inputs: Any) -> Any:
-        found = of_tensors(*inputs)
+        results = of_tensors(*inputs)
 
         def backward(*upstream: Any) -> list[Any]:
             # The recomputation must wait for the gradient, or all blocks would be recomputed at
@@ -131,7 +131,7 @@ def _recomputed(function: Any, weights: list, args: tuple, kwargs: dict[str, Any
             )
             return [next(gradients) if each.dtype.is_floating else None for each in inputs]
 
-        return found, backward
+        return results, backward
 
     flat = iter(forward(*tensors))
     leaves = [None if each is None else next(flat) for each in keras.tree.flatten(structure[0])]

@@ -82,30 +82,28 @@ def minimal_pairs(
         raise ValueError("pairs must have at least one pair in each paradigm.")
     bar = keras.utils.Progbar(len(pairs), verbose=verbose, unit_name="paradigm")
     stored = {} if file is None else _stored(Path(file))
-    found: dict[str, float] = {}
+    fractions: dict[str, float] = {}
     for number, (name, rows) in enumerate(pairs.items(), 1):
         if name in stored:
-            found[name] = stored[name]
-            bar.update(number, [("accuracy", found[name])])
+            fractions[name] = stored[name]
+            bar.update(number, [("accuracy", fractions[name])])
             continue
         # Sentences of about one length together.
         sentences = sorted({text for pair in rows for text in pair}, key=len)
         scores = task.log_likelihood(sentences, batch_size=batch_size)
         by_sentence = dict(zip(sentences, scores.tolist(), strict=True))
         right = [by_sentence[good] > by_sentence[bad] for good, bad in rows]
-        found[name] = float(np.mean(right))
+        fractions[name] = float(np.mean(right))
         if file is not None:
-            files.write(file, json.dumps(found, indent=2) + "\n")
-        bar.update(number, [("accuracy", found[name])])
-    return {**found, "mean": float(np.mean(list(found.values())))}
+            files.write(file, json.dumps(fractions, indent=2) + "\n")
+        bar.update(number, [("accuracy", fractions[name])])
+    return {**fractions, "mean": float(np.mean(list(fractions.values())))}
 
 
 def _stored(file: Path) -> dict[str, float]:
     stored = parsing.read_json(file) if file.exists() else {}
     if not isinstance(stored, dict) or not all(isinstance(x, float) for x in stored.values()):
-        raise ValueError(
-            f"{file} must have a fraction for each paradigm; remove it to start anew."
-        )
+        raise ValueError(f"{file} must have a number for each paradigm; remove it to start anew.")
     return stored
 
 

@@ -82,16 +82,16 @@ def columns(data: DataConfig, task: str | None = None) -> dict[str, Column] | No
         if kind is not None and data.label == "label":
             label = {"label": kind.column}
         return {**{name: name for name in cls.fields.required}, **label}
-    found = {"text": data.text, **label}
-    return found if data.text_pair is None else {**found, "text_pair": data.text_pair}
+    column_of = {"text": data.text, **label}
+    return column_of if data.text_pair is None else {**column_of, "text_pair": data.text_pair}
 
 
 def published_name(data: DataConfig) -> str | None:
     """Returns the data set of tensorflow-datasets that a recipe names; None for files."""
     if data.tfds is not None:
         return data.tfds
-    found = published_splits(data.train)
-    return None if found is None else found[0]
+    published = published_splits(data.train)
+    return None if published is None else published[0]
 
 
 def open_split(
@@ -104,8 +104,8 @@ def open_split(
         seed: of the training examples that ``data.per_label`` draws.
     """
     rows, target = rows_of(data, split, task, names)
-    found, files = [] if target is None else target.names, getattr(data, split)
-    opened = Split(rows.dataset(), found, _described(rows, target, files))
+    class_names, files = [] if target is None else target.names, getattr(data, split)
+    opened = Split(rows.dataset(), class_names, _described(rows, target, files))
     if split != "train" or data.per_label is None:
         return opened
     return _drawn(opened, data.per_label, seed, files)

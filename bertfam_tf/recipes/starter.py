@@ -125,9 +125,9 @@ def inspect(
     if kind in _LABELS:
         task = task or _task_of(_LABELS[kind])
     elif not is_published(file):
-        found, labels = _columns(Path(file), kind, columns)
+        column_of, labels = _columns(Path(file), kind, columns)
         task = task or _task_of(labels)
-        data |= found
+        data |= column_of
         if trainable_task(task).labels_type is targets.Tags:
             data.pop("text_pair", None)
     else:
@@ -159,19 +159,19 @@ def _columns(
     if not file.is_file():
         raise ValueError(f"There is no file {file}.")
     table = sample(file, kind)
-    found = {**guess_columns(table), **given}
+    column_of = {**guess_columns(table), **given}
     for feature in ("text", "label"):
-        if feature not in found:
+        if feature not in column_of:
             raise ValueError(no_column(feature, table))
-    texts = [row.get(found["text"]) for row in table]
-    labels = [row.get(found["label"]) for row in table]
+    texts = [row.get(column_of["text"]) for row in table]
+    labels = [row.get(column_of["label"]) for row in table]
     if any(isinstance(label, list) for label in labels):
         words = any(isinstance(text, list) for text in texts)
-        return found, targets.Tags if words else targets.Names
+        return column_of, targets.Tags if words else targets.Names
     numbers = {_number(label) for label in labels}
     whole = all(x is not None and x.is_integer() for x in numbers)
     scores = None not in numbers and (not whole or len(numbers) > _DISTINCT * len(labels))
-    return found, targets.Number if scores else targets.Name
+    return column_of, targets.Number if scores else targets.Name
 
 
 def _is_iob1(tags: Mapping[str, int]) -> bool:
@@ -226,11 +226,11 @@ def _tokens(rows: Sequence[Row], tokenizer: Tokenizer) -> np.ndarray:
         flat = [
             text for value in values for text in (value if isinstance(value, list) else [value])
         ]
-        found = tokenizer.tokenize(tf.constant(flat)).row_lengths().numpy()
+        lengths = tokenizer.tokenize(tf.constant(flat)).row_lengths().numpy()
         sizes = [len(value) if isinstance(value, list) else 1 for value in values]
         ends = np.cumsum(sizes)
         count += [
-            found[end - size : end].max(initial=0) for end, size in zip(ends, sizes, strict=True)
+            lengths[end - size : end].max(initial=0) for end, size in zip(ends, sizes, strict=True)
         ]
         texts += 1
     return count + tokenizer.layout.special_count(min(texts, 2))

@@ -75,15 +75,17 @@ def _labels(task: Task, recipe: Recipe, name: str) -> dict[str, str] | None:
     if labels is None:
         return None
     renamed = recipe.data.labels if isinstance(recipe.data.labels, Mapping) else {}
-    found = {new: old for old, new in renamed.items()} or {each: each for each in task.class_names}
-    if labels == _NUMBERS and len(found) == 2 and set(found.values()) != set(labels):
-        found = dict(zip(task.class_names, labels, strict=True))
-    if set(found.values()) != set(labels) or not set(task.class_names) <= found.keys():
+    label_of = {new: old for old, new in renamed.items()} or {
+        each: each for each in task.class_names
+    }
+    if labels == _NUMBERS and len(label_of) == 2 and set(label_of.values()) != set(labels):
+        label_of = dict(zip(task.class_names, labels, strict=True))
+    if set(label_of.values()) != set(labels) or not set(task.class_names) <= label_of.keys():
         raise ValueError(
             f"{name} has the labels {join_names(labels)}, got a task with the labels "
             f"{join_names(task.class_names)}."
         )
-    return found
+    return label_of
 
 
 def _rows(recipe: Recipe, split: str, task: str) -> list[tuple[int, Row]]:

@@ -114,8 +114,8 @@ class CausalLM(ScoresTexts, Task):
         plain = replace(A_THEN_B, **{n: getattr(tokenizer.layout, n) for n in of_padding})
         inputs = backbone.token_inputs
 
-        def logits_of(found: Any, _: Any) -> Any:
-            return head(found)
+        def logits_of(outputs: Any, _: Any) -> Any:
+            return head(outputs)
 
         read = logits_of if name == _HEAD else None
         if name == _HEAD:
@@ -232,14 +232,14 @@ class CausalLM(ScoresTexts, Task):
         given = tf.constant([text.encode("utf-8", "replace") for text in texts])
         numbers = _seed(seed)
         if callback is None:
-            found = as_text(self._compiled_loop(chosen, stops)(given, numbers))
+            written = as_text(self._compiled_loop(chosen, stops)(given, numbers))
         else:
             if chosen.num_beams > 1:
                 raise ValueError(
                     "callback must be None with beam search, which has no text before its end."
                 )
-            found = self._stream(given, numbers, chosen, stops, callback)
-        return found[0] if isinstance(prompts, str) else found
+            written = self._stream(given, numbers, chosen, stops, callback)
+        return written[0] if isinstance(prompts, str) else written
 
     def _generation_options(self, given: dict[str, Any]) -> GenerationOptions:
         fields = GenerationOptions.__dataclass_fields__

@@ -273,8 +273,8 @@ class EmbedderTrainer(TextLearner):
                 variable.assign(value)
 
         def surrogate(index: Any) -> Any:
-            found = self(part(rows, index), training=True)[:, 0]
-            return tf.reduce_sum(found * part(gradient, index))
+            vectors = self(part(rows, index), training=True)[:, 0]
+            return tf.reduce_sum(vectors * part(gradient, index))
 
         weights = self.trainable_weights
         gradients = accumulation.summed_gradients(surrogate, weights, number)

@@ -302,9 +302,11 @@ class TaskInference:
         with as_value_errors():
             for number, batch in enumerate(stream.prefetch(2)):
                 getattr(hooks, f"on_{mode}_batch_begin")(number)
-                found = run(batch)
-                yield from found
-                logs = {"outputs": found[0][0] if len(found) == 1 else [each[0] for each in found]}
+                results = run(batch)
+                yield from results
+                logs = {
+                    "outputs": results[0][0] if len(results) == 1 else [each[0] for each in results]
+                }
                 getattr(hooks, f"on_{mode}_batch_end")(number, logs if mode == "predict" else {})
         getattr(hooks, f"on_{mode}_end")()
         if number < 0:
@@ -335,8 +337,8 @@ class TaskInference:
         traced = self._graphs[key].get_concrete_function(*spec)
 
         def run(batch: tuple) -> list[tuple[Any, tuple]]:
-            found = strategy.experimental_local_results(traced(*batch))
-            return [(each, part(batch, i)) for i, each in enumerate(found)]
+            results = strategy.experimental_local_results(traced(*batch))
+            return [(each, part(batch, i)) for i, each in enumerate(results)]
 
         return run
 

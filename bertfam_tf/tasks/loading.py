@@ -68,20 +68,20 @@ def _class_of(path: str | Path) -> type[Task]:
             return cls
     checkpoint = Checkpoint(directory)
     stored = checkpoint.heads()
-    found = []
+    matching = []
     for cls in classes:
         with contextlib.suppress(ValueError):  # the family has no such head
             head = cls.head_of(checkpoint.family.name)
             if head in stored and cls.published_type is Published:
-                found.append((cls, head))
-    for cls, head in found:
+                matching.append((cls, head))
+    for cls, head in matching:
         # As in transformers, one score without a problem type is a regression.
         one = len(checkpoint.head_labels(head) or ()) == 1 if cls.problem_type else False
         problem = "regression" if one else "single_label_classification"
         if cls.problem_type == (checkpoint.outputs or problem):
             return cls
-    if len(found) == 1:
-        return found[0][0]
+    if len(matching) == 1:
+        return matching[0][0]
     names = ", ".join(sorted(cls.__name__ for cls in classes))
     reason = f"the heads {', '.join(stored)}" if stored else "no head"
     raise ValueError(f"{path} has {reason}; choose its task, one of {names}.")

@@ -93,15 +93,15 @@ def _minimized(
 
 def _direction(gradient: np.ndarray, history: deque[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
     """Returns the negative gradient, multiplied by an estimate of the inverse Hessian."""
-    found = -gradient
+    direction = -gradient
     factors = []
     for step, change in reversed(history):
-        factor = (step @ found) / (step @ change)
-        found = found - factor * change
+        factor = (step @ direction) / (step @ change)
+        direction = direction - factor * change
         factors.append(factor)
     if history:
         step, change = history[-1]
-        found = found * (step @ change) / (change @ change)
+        direction = direction * (step @ change) / (change @ change)
     for (step, change), factor in zip(history, reversed(factors), strict=True):
-        found = found + (factor - (change @ found) / (step @ change)) * step
-    return found
+        direction = direction + (factor - (change @ direction) / (step @ change)) * step
+    return direction

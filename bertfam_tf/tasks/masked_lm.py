@@ -135,8 +135,8 @@ class MaskedLM(ScoresTexts, Task):
             logits = head.logits(tf.boolean_mask(hidden, masked))  # (masks, vocabulary)
             return logits, tf.reduce_sum(tf.cast(masked, tf.int32), axis=1)
 
-        def read(found: Any, _: Any) -> Any:
-            return {"logits": head(found), head.reads: found[head.reads]}
+        def read(outputs: Any, _: Any) -> Any:
+            return {"logits": head(outputs), head.reads: outputs[head.reads]}
 
         def distributions(outputs: Any, inputs: Tensors, _: Any) -> tuple[Any, Any]:
             x = outputs[head.reads]  # (batch, length, width)
@@ -271,8 +271,8 @@ class MaskedLM(ScoresTexts, Task):
         k = self.top_k if top_k is None else _check_top_k(top_k, self.tokenizer)
         fillings = self._fillings if k == self.top_k else self._fillings_of(k)
         loop: dict[str, Any] = {"batch_size": batch_size, "language": language}
-        found = self._answered(fillings, self._filled_texts, texts, **loop)
-        return found[0] if isinstance(texts, str) else found
+        filled = self._answered(fillings, self._filled_texts, texts, **loop)
+        return filled[0] if isinstance(texts, str) else filled
 
     def forget_graphs(self) -> None:
         super().forget_graphs()
@@ -288,14 +288,14 @@ class MaskedLM(ScoresTexts, Task):
         return ids.with_values(tokens), ids.with_values(added), scores
 
     def _filled_texts(self, outputs: Any, features: Tensors) -> list[list[Any]]:
-        mask, found = self.mask_token.encode("utf-8"), []
+        mask, filled = self.mask_token.encode("utf-8"), []
         columns = (part.to_list() for part in outputs)
         for text, *of_text in zip(features[TEXT].numpy().tolist(), *columns, strict=True):
             _check_mask(text, mask)
             parts = text.split(mask)
             masks = enumerate(zip(*of_text, strict=True))
-            found.append([self._filled(parts, i, *of_mask) for i, of_mask in masks])
-        return found
+            filled.append([self._filled(parts, i, *of_mask) for i, of_mask in masks])
+        return filled
 
     def _filled(
         self, parts: list[bytes], i: int, tokens: list[bytes], added: list[bytes], scores: list

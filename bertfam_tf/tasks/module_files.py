@@ -26,7 +26,7 @@ def listed(file: Path) -> list[tuple[str, Path]]:
         raise CheckpointError(
             f"{file} is not sentence-transformers' list of modules, each with type, path."
         )
-    found = []
+    entries = []
     for each in modules:
         path = PurePosixPath(each["path"].replace("\\", "/"))
         if path.is_absolute() or ".." in path.parts or ":" in each["path"]:
@@ -38,8 +38,8 @@ def listed(file: Path) -> list[tuple[str, Path]]:
                 f"{file} has the module {truncated_repr(each['type'])}, which is code outside of "
                 "sentence-transformers and is not run."
             )
-        found.append((each["type"].rpartition(".")[2], file.parent / path))
-    return found
+        entries.append((each["type"].rpartition(".")[2], file.parent / path))
+    return entries
 
 
 def check_names(file: Path, said: Mapping[str, Any]) -> None:
@@ -53,10 +53,10 @@ def check_names(file: Path, said: Mapping[str, Any]) -> None:
 
 def read_object(file: Path) -> dict[str, Any]:
     """A JSON object; empty if there is no such file."""
-    found = parsing.read_json(file, CheckpointError) if file.exists() else {}
-    if not isinstance(found, dict):
+    content = parsing.read_json(file, CheckpointError) if file.exists() else {}
+    if not isinstance(content, dict):
         raise CheckpointError(f"{file} is not a JSON object.")
-    return found
+    return content
 
 
 def typed(file: Path, said: Mapping[str, Any], key: str, kind: type, default: Any) -> Any:

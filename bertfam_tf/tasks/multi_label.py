@@ -142,8 +142,8 @@ class MultiLabelClassifier(TextClassifier):
 
 def _by_label(logits: Any, inputs: Any, targets: Any) -> tuple[Any, Any]:
     """One binary distribution per label: logits (batch, labels, 2), and weights of 1."""
-    found = keras.ops.stack([logits, keras.ops.zeros_like(logits)], axis=-1)
-    return found, keras.ops.ones_like(logits, dtype="float32")
+    both = keras.ops.stack([logits, keras.ops.zeros_like(logits)], axis=-1)
+    return both, keras.ops.ones_like(logits, dtype="float32")
 
 
 def _binary_cross_entropy(targets: Any, logits: Any, weights: Any) -> SumAndCount:
@@ -213,14 +213,14 @@ class MultiLabelTargets(Targets):
             same_length = len(set(map(len, examples))) == 1
             return np.array(examples, "float32") if same_length else np.array([[2]])
         places = {label: i for i, label in enumerate(self.labels)}
-        found = np.zeros((len(examples), len(places)), "float32")
-        for row, names in zip(found, examples, strict=True):
+        vectors = np.zeros((len(examples), len(places)), "float32")
+        for row, names in zip(vectors, examples, strict=True):
             for name in names:
                 name = name.decode("utf-8", "replace") if isinstance(name, bytes) else name
                 if name not in places:
                     raise ValueError(not_listed(str(name), self.labels, "label"))
                 row[places[name]] = 1
-        return found
+        return vectors
 
     def _of_names(self, names: tf.RaggedTensor) -> tf.Tensor:
         """Ragged (batch, (names)) to 0 and 1, float32 (batch, labels)."""

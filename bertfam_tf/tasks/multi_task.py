@@ -237,9 +237,9 @@ class MultiTask(TextLearner):
         """
         if x is not None and x is self._validation:
             # Keras' fit() evaluates the data set that our fit() made.
-            found = super().evaluate(x, **kwargs)
+            results = super().evaluate(x, **kwargs)
             others = tuple(f"{name}_" for name in self if name not in self._validated)
-            return {key: value for key, value in found.items() if not key.startswith(others)}
+            return {key: value for key, value in results.items() if not key.startswith(others)}
         kwargs.pop("return_dict", None)
         scores = {}
         for name, given in x.items():
@@ -407,17 +407,17 @@ class MultiTask(TextLearner):
         def complete(name: str) -> Callable[..., tuple]:
             @tf.autograph.experimental.do_not_convert
             def element(*batch: Any) -> tuple:
-                found: dict[str, Any] = {
+                batches: dict[str, Any] = {
                     n: tf.nest.map_structure(_empty, spec) for n, spec in specs.items() if n != name
                 }
-                found[name] = batch
-                inputs, targets = ({n: found[n][i] for n in self} for i in (0, 1))
+                batches[name] = batch
+                inputs, targets = ({n: batches[n][i] for n in self} for i in (0, 1))
                 if not weighted:
                     return inputs, targets
                 if name in weighted and len(batch) < 3:
                     rows = tf.shape(tf.nest.flatten(batch)[0])[0]
-                    found[name] = (*batch, tf.ones([rows]))
-                return inputs, targets, {n: found[n][2] for n in weighted}
+                    batches[name] = (*batch, tf.ones([rows]))
+                return inputs, targets, {n: batches[n][2] for n in weighted}
 
             return element
 
@@ -448,8 +448,8 @@ class TaskObjective:
     ) -> dict[str, SumAndCount]:
         weights = None if batch.weights is None else batch.weights.get(self.task)
         own = Batch(batch.inputs[self.task], batch.targets[self.task], weights)
-        found = self.objective.loss(outputs[self.task], heads, own)
-        return {f"{self.task}_{name}": value for name, value in found.items()}
+        losses = self.objective.loss(outputs[self.task], heads, own)
+        return {f"{self.task}_{name}": value for name, value in losses.items()}
 
 
 def _check(tasks: Mapping[str, Task]) -> None:
@@ -490,6 +490,6 @@ def _columns(given: Any) -> tuple[Any, Any, Any]:
 
 def _empty(spec: Any) -> Any:
     """A batch without examples."""
-    found = tf.zeros([0, *(1 if size is None else size for size in spec.shape[1:])], spec.dtype)
+    nothing = tf.zeros([0, *(1 if size is None else size for size in spec.shape[1:])], spec.dtype)
     # The static size is unknown, as in real batches: Keras adds tensors of sizes 0 and 1 wrongly.
-    return tf.raw_ops.PlaceholderWithDefault(input=found, shape=spec.shape)
+    return tf.raw_ops.PlaceholderWithDefault(input=nothing, shape=spec.shape)

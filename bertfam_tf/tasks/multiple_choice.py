@@ -88,8 +88,8 @@ class MultipleChoice(Task):
 
     @classmethod
     def options_of_data(cls, features: Mapping[str, Any], labels: list[str]) -> dict[str, Any]:
-        found = super().options_of_data(features, labels)
-        return {**found, "num_choices": features[_CHOICES].shape[0]}
+        options = super().options_of_data(features, labels)
+        return {**options, "num_choices": features[_CHOICES].shape[0]}
 
     @classmethod
     def rows_per_example(cls, columns: Mapping[str, int]) -> int:
@@ -135,9 +135,9 @@ class MultipleChoice(Task):
             return {"choice": tf.argmax(scores, axis=-1, output_type=tf.int32), "scores": scores}
 
         def answer(logits: tf.Tensor, encoded: dict[str, Any]) -> Tensors:
-            found = choose(logits, encoded)
-            text = tf.gather(encoded[_CHOICES], found["choice"], batch_dims=1)
-            return {"choice": found["choice"], "text": text, "scores": found["scores"]}
+            chosen = choose(logits, encoded)
+            text = tf.gather(encoded[_CHOICES], chosen["choice"], batch_dims=1)
+            return {"choice": chosen["choice"], "text": text, "scores": chosen["scores"]}
 
         return TaskComponents(
             inputs=inputs,

@@ -89,13 +89,13 @@ def checked_ranges(precision: str, ranges: Any, width: int) -> np.ndarray | None
             f"{precision} needs the ranges of the values, (2, {width}), over typical texts, "
             "which TextEmbedder.ranges(texts) returns."
         )
-    found = np.asarray(ranges, "float32")
-    if found.shape != (2, width) or not np.isfinite(found).all() or (found[0] > found[1]).any():
+    limits = np.asarray(ranges, "float32")
+    if limits.shape != (2, width) or not np.isfinite(limits).all() or (limits[0] > limits[1]).any():
         raise ValueError(
             f"ranges must be the smallest and the largest values, (2, {width}) and finite, got "
-            f"{found.shape}."
+            f"{limits.shape}."
         )
-    return found
+    return limits
 
 
 def quantized(embeddings: Any, precision: str, ranges: np.ndarray | None) -> Any:

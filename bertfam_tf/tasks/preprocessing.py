@@ -352,8 +352,8 @@ def run_rows(model: keras.Model, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
     shape = [batch * count, 1, length]
     rows = {n: tf.reshape(x, [*shape, *x.shape[3:]]) for n, x in inputs.items()}
     # Drops the row that in_parts adds to 0 rows.
-    found = in_parts(model, rows)[: batch * count]
-    return tf.reshape(found, [batch, count, *model.output_shape[2:]])
+    outputs = in_parts(model, rows)[: batch * count]
+    return tf.reshape(outputs, [batch, count, *model.output_shape[2:]])
 
 
 def token_counts(preprocessor: Preprocessor, features: dict[str, tf.Tensor]) -> tf.Tensor:

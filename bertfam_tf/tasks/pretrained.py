@@ -253,8 +253,8 @@ def checked_labels(labels: Sequence[str] | int) -> list[str]:
     Raises:
         ValueError: for fewer than two, a repeated one, or one that is not a string.
     """
-    found = list(numbered(labels) if isinstance(labels, int) else labels)
-    repeated = [label for label, count in Counter(found).items() if count > 1]
-    if len(found) < 2 or repeated or not all(isinstance(label, str) for label in found):
-        raise ValueError(f"labels must be at least two distinct strings, got {found!r}.")
-    return found
+    names = list(numbered(labels) if isinstance(labels, int) else labels)
+    repeated = [label for label, count in Counter(names).items() if count > 1]
+    if len(names) < 2 or repeated or not all(isinstance(label, str) for label in names):
+        raise ValueError(f"labels must be at least two distinct strings, got {names!r}.")
+    return names

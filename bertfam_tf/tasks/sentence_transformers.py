@@ -165,13 +165,13 @@ class Modules(_Directory):
 
     def _listed(self) -> list[tuple[str, Path]]:
         """The kind and folder of each module: a transformer, at most one pooling, and others."""
-        found = listed(self._file)
-        kinds = [kind for kind, _ in found]
+        entries = listed(self._file)
+        kinds = [kind for kind, _ in entries]
         if kinds[:1] != ["Transformer"] or kinds.count("Transformer") > 1:
             raise self._error("does not begin with its only Transformer")
         if "Pooling" in kinds[2:] or (len(kinds) > 1 and "Pooling" not in kinds):
             raise self._error("does not have a single Pooling, after the Transformer")
-        return found
+        return entries
 
     def _read_pooling(self, folder: Path) -> None:
         said = read_object(folder / _CONFIG)
@@ -225,14 +225,14 @@ class CrossEncoder(_Directory):
         super().__init__(directory)
         modules = directory / _MODULES
         if modules.exists():
-            found = listed(modules)
-            kinds = [kind for kind, _ in found]
+            entries = listed(modules)
+            kinds = [kind for kind, _ in entries]
             if kinds[:1] != ["Transformer"] or set(kinds[1:]) - _OF_EMBEDDERS:
                 raise CheckpointError(
                     f"{modules} has the modules {', '.join(kinds)}, expected a Transformer alone, "
                     "as cross-encoders with one label have it."
                 )
-            self.model = found[0][1]
+            self.model = entries[0][1]
             if len(kinds) > 1:  # an embedder, whose transformer gets a new head
                 return
         self._read_transformer(self.model, "sequence-classification", "scores")
@@ -288,17 +288,17 @@ class SparseEncoder(_Directory):
         modules = directory / _MODULES
         if not modules.exists():
             return
-        found = listed(modules)
-        kinds = [kind for kind, _ in found]
+        entries = listed(modules)
+        kinds = [kind for kind, _ in entries]
         if len(kinds) != 2 or kinds[0] not in _MASKED or kinds[1] != "SpladePooling":
             raise CheckpointError(
                 f"{modules} has the modules {', '.join(kinds)}, expected a Transformer and a "
                 "SpladePooling."
             )
-        self.model = found[0][1]
+        self.model = entries[0][1]
         self._read_transformer(self.model, "fill-mask")
         _without_prompts(directory / _PROMPTS)
-        file = found[1][1] / _CONFIG
+        file = entries[1][1] / _CONFIG
         said = read_object(file)
         for key, known in (("pooling_strategy", ("max", "sum")), ("activation_function", _RELU)):
             if said.get(key, known[0]) not in known:

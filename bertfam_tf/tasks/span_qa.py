@@ -103,8 +103,8 @@ def _without_padding(logits: Any, inputs: Any) -> Any:
 def _starts_and_ends(logits: Any, inputs: Any, targets: Any) -> tuple[Any, Any]:
     """Over the tokens of a window: logits (windows, 2, length)."""
     # Logits that a distillation reads from files are padded with zeros.
-    found = keras.ops.transpose(_without_padding(logits, inputs), (0, 2, 1))
-    return found, keras.ops.ones_like(found[..., 0], dtype="float32")
+    scores = keras.ops.transpose(_without_padding(logits, inputs), (0, 2, 1))
+    return scores, keras.ops.ones_like(scores[..., 0], dtype="float32")
 
 
 def _both_right(y_true: Any, y_pred: Any) -> Any:
@@ -218,8 +218,8 @@ class SpanQA(Task):
         head = heads.build(backbone, self.head_name, **options.head_input)
         inputs = backbone.token_inputs
 
-        def read(found: Any, inputs: Any) -> Any:
-            return _without_padding(head(found), inputs)  # (windows, length, 2)
+        def read(outputs: Any, inputs: Any) -> Any:
+            return _without_padding(head(outputs), inputs)  # (windows, length, 2)
 
         return TaskComponents(
             inputs=inputs,
@@ -247,34 +247,34 @@ class SpanQA(Task):
         logits = tf.cast(outputs, tf.float32)
         context = windows[CONTEXT]
         best, first, after = self._best_spans(logits, windows, tf.size(context))
-        found = best > _NOWHERE / 2
+        has_span = best > _NOWHERE / 2
         null = tf.reduce_sum(tf.gather(logits, windows["null"], axis=1, batch_dims=1), axis=-1)
         null = tf.math.unsorted_segment_min(null, windows["document"], tf.size(context))
-        no_answer_score = tf.where(found[:, 0], null - best[:, 0], -_NOWHERE)
+        no_answer_score = tf.where(has_span[:, 0], null - best[:, 0], -_NOWHERE)
 
-        chances = tf.where(found, best, _NOWHERE)
+        chances = tf.where(has_span, best, _NOWHERE)
         if self.null_threshold is None:
             scores = tf.nn.softmax(chances)
-            withheld = tf.zeros_like(found[:, 0])
+            withheld = tf.zeros_like(has_span[:, 0])
         else:
             chances = tf.concat([chances, tf.expand_dims(null, 1)], 1)
             scores = tf.nn.softmax(chances)
             withheld = no_answer_score > self.null_threshold
         score = tf.where(withheld, scores[:, -1], scores[:, 0])
-        scores = tf.where(found, scores[:, : self.n_best], 0.0)
+        scores = tf.where(has_span, scores[:, : self.n_best], 0.0)
 
-        texts, starts, ends = _extracted(context, first, after, found)
+        texts, starts, ends = _extracted(context, first, after, has_span)
         return {
             "answer": tf.where(withheld, "", texts[:, 0]),
             "start": tf.where(withheld, -1, starts[:, 0]),
             "end": tf.where(withheld, -1, ends[:, 0]),
-            "score": tf.where(withheld | found[:, 0], score, 0.0),
+            "score": tf.where(withheld | has_span[:, 0], score, 0.0),
             "no_answer_score": no_answer_score,
             "n_best_answers": texts,
             "n_best_starts": starts,
             "n_best_ends": ends,
             "n_best_scores": scores,
-            "n_best_count": tf.reduce_sum(tf.cast(found, tf.int32), axis=1),
+            "n_best_count": tf.reduce_sum(tf.cast(has_span, tf.int32), axis=1),
         }
 
     def _best_spans(
@@ -367,14 +367,14 @@ def _to_python(outputs: Tensors, texts: Tensors) -> list[dict[str, Any]]:
     best = {
         name: outputs[f"n_best_{name}s"].numpy() for name in ("answer", "start", "end", "score")
     }
-    found = []
+    rows = []
     for i in range(len(columns[ANSWER])):
         parts = {name: values[i].tolist() for name, values in best.items()}
         parts["answer"] = as_text(parts["answer"])
         count = sum(start >= 0 for start in parts["start"])
         n_best = [{name: parts[name][j] for name in parts} for j in range(count)]
-        found.append({**{name: columns[name][i] for name in columns}, "n_best": n_best})
-    return found
+        rows.append({**{name: columns[name][i] for name in columns}, "n_best": n_best})
+    return rows
 
 
 def _scores(answered: Iterable[tuple[Any, tuple]]) -> dict[str, float]:
@@ -391,20 +391,20 @@ def _scores(answered: Iterable[tuple[Any, tuple]]) -> dict[str, float]:
 
 
 def _extracted(
-    context: tf.Tensor, first: tf.Tensor, after: tf.Tensor, found: tf.Tensor
+    context: tf.Tensor, first: tf.Tensor, after: tf.Tensor, has_span: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Extracts byte ranges of contexts as texts, without surrounding white space.
 
     Args:
         context: string (batch,).
         first, after: int32 (batch, n).
-        found: bool (batch, n), whether there is anything to extract.
+        has_span: bool (batch, n), whether there is anything to extract.
 
     Returns:
         (batch, n): strings, and int32 where they begin and end, in characters; "", -1 and -1 where
         there is nothing.
     """
-    first, after = tf.where(found, first, 0), tf.where(found, after, 0)
+    first, after = tf.where(has_span, first, 0), tf.where(has_span, after, 0)
     contexts = tf.expand_dims(context, 1)
     given = tf.strings.substr(tf.tile(contexts, [1, tf.shape(first)[1]]), first, after - first)
     text = tf.strings.regex_replace(given, f"^{SPACES}", "")
@@ -412,5 +412,7 @@ def _extracted(
     text = tf.strings.regex_replace(text, f"{SPACES}$", "")
     after = first + tf.strings.length(text)
     characters = Characters(context)
-    start, end = (tf.where(found, characters.from_bytes(offsets), -1) for offsets in (first, after))
+    start, end = (
+        tf.where(has_span, characters.from_bytes(offsets), -1) for offsets in (first, after)
+    )
     return text, start, end

@@ -161,20 +161,20 @@ def _apart(x: Any, y: Any) -> tuple[Any, Any]:
 
 def _of_answers(rows: Any) -> dict[str, Any]:
     """The labels of questions from the answers of each, as ``pairs_of`` takes them."""
-    found = []
+    answers_by_row = []
     for row, answers in enumerate(rows):
         try:
-            found.append([(text, int(start)) for text, start in pairs_of(answers) if text])
+            answers_by_row.append([(text, int(start)) for text, start in pairs_of(answers) if text])
         except (ValueError, TypeError):
             raise ValueError(
                 f"Example {row} of the labels must be answers, such as {{'text': ['a film'], "
                 f"'answer_start': [0]}}, got {answers!r:.200}."
             ) from None
-    first = [answers[0] if answers else ("", -1) for answers in found]
+    first = [answers[0] if answers else ("", -1) for answers in answers_by_row]
     return {
         ANSWER: [text for text, _ in first],
         START: np.array([start for _, start in first], "int32"),
-        GOLD: [[text for text, _ in answers] for answers in found],
+        GOLD: [[text for text, _ in answers] for answers in answers_by_row],
     }
 
 

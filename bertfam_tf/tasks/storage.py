@@ -104,8 +104,8 @@ def write(
     """
     safetensors.write(weights, directory / SINGLE)
     tokenizer.save(directory / TOKENIZER)
-    found = sorted(file for file in directory.rglob("*") if file.is_file())
-    stored = {str(file.relative_to(directory)): sha256(file) for file in found}
+    members = sorted(file for file in directory.rglob("*") if file.is_file())
+    stored = {str(file.relative_to(directory)): sha256(file) for file in members}
     text = json.dumps({**description, "sha256": stored}, indent=2) + "\n"
     (directory / DESCRIPTION).write_text(text, "utf-8")
     # safetensors creates files that only the owner can read.
@@ -117,8 +117,8 @@ def packed(task: Task | MultiTask) -> dict[str, bytes]:
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder) / "task"
         save(task, directory, overwrite=False)
-        found = [file for file in directory.rglob("*") if file.is_file()]
-        return {file.relative_to(directory).as_posix(): file.read_bytes() for file in found}
+        members = [file for file in directory.rglob("*") if file.is_file()]
+        return {file.relative_to(directory).as_posix(): file.read_bytes() for file in members}
 
 
 def unpacked(stored: dict[str, bytes]) -> Task | MultiTask:

@@ -66,11 +66,11 @@ class TagTargets(Targets):
             raise ValueError(NO_LABELS)
 
     def counts(self, y: Any) -> dict[str, int]:
-        found = dict.fromkeys(self.tags, 0)
+        by_tag = dict.fromkeys(self.tags, 0)
         for tags in y:
             for tag in tags.split():
-                found[tag] += 1
-        return found
+                by_tag[tag] += 1
+        return by_tag
 
     def encode(self, labels: Any, encoded: dict[str, Any]) -> tf.Tensor:
         label = tf.concat([[UNLABELLED], word_labels(self.tags, encoded, labels)], 0)

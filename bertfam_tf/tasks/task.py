@@ -341,11 +341,11 @@ class Task(Hinted, TaskStorage, TaskInference, TaskTraining):
             ValueError: for columns that are not the task's.
         """
         cls.fields.check(features.keys() - {LANGUAGE})
-        found: dict[str, Any] = {}
+        options: dict[str, Any] = {}
         if "pair" in declared.names(cls.options_type):
-            found["pair"] = any(name in features for name in cls.fields.optional)
+            options["pair"] = any(name in features for name in cls.fields.optional)
         classes = declared.class_option(cls.options_type)
-        return found if classes is None else {**found, classes: labels}
+        return options if classes is None else {**options, classes: labels}
 
     @classmethod
     def rows_per_example(cls, columns: Mapping[str, int]) -> int:

@@ -219,7 +219,7 @@ def sequence_parts(
     return TaskComponents(
         inputs=inputs,
         outputs=head(backbone(inputs, outputs=head.reads)),  # (batch, scores)
-        read=lambda found, _: head(found),
+        read=lambda outputs, _: head(outputs),
         head=head,
         source=head.reads,
         preprocessor=SingleRow(backbone, tokenizer, options, task.fields),
@@ -300,10 +300,10 @@ class ClassTargets(Targets):
 
     def counts(self, y: Any) -> dict[str, int]:
         names, numbers = np.unique(np.asarray(y), return_counts=True)
-        found = dict.fromkeys(self.labels, 0)
+        by_label = dict.fromkeys(self.labels, 0)
         for name, number in zip(names.tolist(), numbers.tolist(), strict=True):
-            found[self._name_of(name)] += number
-        return found
+            by_label[self._name_of(name)] += number
+        return by_label
 
     def _name_of(self, label: Any) -> str:
         if isinstance(label, bool):

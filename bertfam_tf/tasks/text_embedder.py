@@ -209,11 +209,11 @@ class TextEmbedder(Task):
             ``metrics.retrieval_scores`` for the search of each first text among all second ones and
             negatives.
         """
-        found = list(rows.as_numpy_iterator())
+        examples = list(rows.as_numpy_iterator())
         prompts = getattr(settings, "prompts", None) or [self.default_prompt] * 2
-        first, second = ([each[0][name] for each in found] for name in (TEXT, TEXT_PAIR))
+        first, second = ([each[0][name] for each in examples] for name in (TEXT, TEXT_PAIR))
         labelled = len(rows.element_spec) > 1
-        negatives = [text for (features, *_) in found for text in _negatives(features)]
+        negatives = [text for (features, *_) in examples for text in _negatives(features)]
         documents = second if labelled else list(dict.fromkeys([*second, *negatives]))
         queries, vectors = (
             unit_length(
@@ -223,7 +223,7 @@ class TextEmbedder(Task):
         )
         if labelled:
             metric = Spearman()
-            metric.update_state([float(y) for _, y in found], np.sum(queries * vectors, axis=-1))
+            metric.update_state([float(y) for _, y in examples], np.sum(queries * vectors, axis=-1))
             return {"spearman": float(metric.result())}
         place = {text: i for i, text in enumerate(documents)}
         best, _ = nearest(queries, vectors, min(_RETRIEVED, len(documents)))
@@ -272,8 +272,8 @@ class TextEmbedder(Task):
         ]
         normalization = keras.layers.UnitNormalization(dtype="float32", name="normalization")
 
-        def read(found: Any, given: Any) -> Any:
-            x = found[reads]
+        def read(outputs: Any, given: Any) -> Any:
+            x = outputs[reads]
             if reads == "sequence_output":
                 x = pooling(x, given["padding_mask"], given.get(POOLED))  # (batch, hidden)
             for projection in projections:
@@ -411,22 +411,22 @@ class TextEmbedder(Task):
 
             @tf.autograph.experimental.do_not_convert
             def answer(features: Tensors) -> Tensors:
-                found = function(features)
-                return {name: quantized(x, precision, limits) for name, x in found.items()}
+                outputs = function(features)
+                return {name: quantized(x, precision, limits) for name, x in outputs.items()}
 
             # Of a value at the edge of two codes, rounding decides.
             return Signature(answer, inputs, repeatable=False)
 
-        found = {
+        signatures = {
             "serving_default": converted(self.answer),
             "ids": converted(self.answer_ids, self.packed_specs),
         }
         if not any(self.prompts.values()):
-            return found
+            return signatures
         for name in ("serving_default", "ids"):
             if name in self.prompts:
                 raise ValueError(f"The prompt {name!r} has the name of another signature.")
-        return found | {name: converted(self._prompted[name]) for name in self.prompts}
+        return signatures | {name: converted(self._prompted[name]) for name in self.prompts}
 
 
 def _negatives(features: dict[str, Any]) -> list[bytes]:

@@ -180,7 +180,7 @@ class TokenTagger(Task):
         return TaskComponents(
             inputs=inputs,
             outputs=head(backbone(inputs, outputs=head.reads)),  # (windows, length, tags)
-            read=lambda found, _: head(found),
+            read=lambda outputs, _: head(outputs),
             distributions=of_words,
             head=head,
             source=head.reads,
@@ -250,8 +250,10 @@ class TokenTagger(Task):
         def entities(features: Tensors) -> Tensors:
             return self._entities(features, max_entities)
 
-        found = {"serving_default": Signature(words)}
-        return {**found, "entities": Signature(entities)} if self._marks_entities else found
+        signatures = {"serving_default": Signature(words)}
+        return (
+            {**signatures, "entities": Signature(entities)} if self._marks_entities else signatures
+        )
 
     # Answers of its own ----------------------------------------------------------------------
 
@@ -272,10 +274,10 @@ class TokenTagger(Task):
                 f"{', '.join(self.tags)}."
             )
 
-        def to_python(found: Tensors, texts: Tensors) -> list[list[dict[str, Any]]]:
-            columns = {"entity": found["text"], "label": found["type"]}
-            columns |= {name: found[name] for name in ("score", "start", "end")}
-            return _unpadded(columns, found["count"])
+        def to_python(entities: Tensors, texts: Tensors) -> list[list[dict[str, Any]]]:
+            columns = {"entity": entities["text"], "label": entities["type"]}
+            columns |= {name: entities[name] for name in ("score", "start", "end")}
+            return _unpadded(columns, entities["count"])
 
         loop: dict[str, Any] = {"batch_size": batch_size, "language": language}
         return self._answered(self._entities_of, to_python, x, **loop)
@@ -393,7 +395,7 @@ class _Spans:
         mean = tf.math.unsorted_segment_mean(
             tf.boolean_mask(score, inside), number, tf.size(first, tf.int64)
         )
-        found = parts_of(
+        mentions = parts_of(
             texts,
             tf.gather(words.first_byte.values, first),
             tf.gather(words.end_byte.values, last),
@@ -401,7 +403,7 @@ class _Spans:
         )
 
         columns = {
-            "text": found,
+            "text": mentions,
             "type": tf.gather(tf.constant(self._types), tf.gather(tag, first)),
             "score": mean,
             "start": tf.gather(words.start.values, first),
@@ -430,10 +432,10 @@ def _padded(parts: dict[str, tf.RaggedTensor], width: int | None = None) -> Tens
 
 def _unpadded(columns: dict[str, tf.Tensor], counts: tf.Tensor) -> list[list[dict[str, Any]]]:
     """Padded answers, (batch, width) each, as lists of dicts; counts: (batch,), how many."""
-    found = []
+    rows = []
     values = [value.numpy() for value in columns.values()]
     for row, count in enumerate(counts.numpy().tolist()):
         parts = [value[row, :count] for value in values]
         items = zip(*(as_text(v) if v.dtype == object else v.tolist() for v in parts), strict=True)
-        found.append([dict(zip(columns, item, strict=True)) for item in items])
-    return found
+        rows.append([dict(zip(columns, item, strict=True)) for item in items])
+    return rows

@@ -259,9 +259,9 @@ class _PackedLabels(MultiRow):
 
 
 def _class_of(begins: str, labels: Sequence[str]) -> int:
-    found = [i for i, label in enumerate(labels) if label.lower().startswith(begins)]
-    if len(found) != 1:
+    matching = [i for i, label in enumerate(labels) if label.lower().startswith(begins)]
+    if len(matching) != 1:
         raise ValueError(
             f"nli_labels must have one class that begins with {begins!r}, got {list(labels)!r}."
         )
-    return found[0]
+    return matching[0]

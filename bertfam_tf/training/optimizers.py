@@ -1,6 +1,6 @@
 """AdamW, LAMB and Muon without decay on norms and biases."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -45,7 +45,7 @@ def _apply_adam(
     gradient: Any,
     rate: Any,
     betas: tuple[float, float],
-    powers: tuple[Any, Any],
+    powers: Sequence[Any],
     epsilon: Any,
 ) -> None:
     """Updates weights and moments on TensorFlow in one pass, instead of about fifteen operations.

@@ -160,7 +160,7 @@ def callback_entries(callbacks: Sequence[Any]) -> list[tuple[str, dict[str, Any]
     Raises:
         ValueError: if an entry is neither.
     """
-    found = []
+    entries = []
     for i, entry in enumerate(callbacks):
         paths = {entry: None} if isinstance(entry, str) else entry
         if not isinstance(paths, dict) or len(paths) != 1:
@@ -181,8 +181,8 @@ def callback_entries(callbacks: Sequence[Any]) -> list[tuple[str, dict[str, Any]
                 f"The arguments of {path} in {CALLBACKS}.{i} must be a mapping of names to values, "
                 f"got {truncated_repr(arguments)}."
             )
-        found.append((path, arguments or {}))
-    return found
+        entries.append((path, arguments or {}))
+    return entries
 
 
 def check_strategy(name: str, where: str = "strategy") -> None:
