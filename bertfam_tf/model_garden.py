@@ -55,10 +55,10 @@ def write(encoder: Any, directory: Path) -> None:
     if not encoder.weights:  # a layer that was not called yet
         names = ("input_word_ids", "input_mask", "input_type_ids")
         encoder({name: tf.zeros((1, 1), tf.int32) for name in names})
-    given = encoder.get_config()
-    options = {_KEYS.get(key, key): given[key] for key in given if key not in _OTHER}
+    config = encoder.get_config()
+    options = {_KEYS.get(key, key): config[key] for key in config if key not in _OTHER}
     options["hidden_activation"] = _activation(encoder)
-    initializer = given.get("initializer")
+    initializer = config.get("initializer")
     if isinstance(initializer, dict) and "stddev" in initializer.get("config", {}):
         options["initializer_range"] = initializer["config"]["stddev"]
     kind = kinds[kind_of(name)]

@@ -346,16 +346,16 @@ def importance(
 
     @tf.function(input_signature=[batches.element_spec], autograph=False)
     def products(batch: Any) -> list[tf.Tensor]:
-        given, targets, weights = keras.utils.unpack_x_y_sample_weight(batch)
+        inputs, targets, weights = keras.utils.unpack_x_y_sample_weight(batch)
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             for kernel in kernels:
                 tape.watch(kernel.value)
-            answers = task(given, training=False)
+            answers = task(inputs, training=False)
             losses = [
                 total / tf.cast(count, total.dtype)
                 for objective in task.objectives
                 for total, count in objective.loss(
-                    answers, objective.heads, Batch(given, targets, weights)
+                    answers, objective.heads, Batch(inputs, targets, weights)
                 ).values()
             ]
         gradients = tape.gradient(tf.add_n(losses), [kernel.value for kernel in kernels])

@@ -108,24 +108,24 @@ def check_batch_size(options: argparse.Namespace) -> None:
         raise ValueError(f"--batch-size must be at least 1, got {options.batch_size}.")
 
 
-def prompt_name(task: Any, given: str | None, usual: tuple[str, ...]) -> str | None:
+def prompt_name(task: Any, requested: str | None, usual: tuple[str, ...]) -> str | None:
     """Returns the name of a prompt; None for no prompt.
 
     Args:
         task: the embedder.
-        given: the option's value; ``""`` for no prompt, None for the first usual one.
+        requested: the option's value; ``""`` for no prompt, None for the first usual one.
         usual: names of prompts, in order of preference.
     """
-    if given is not None:
-        return given or None
+    if requested is not None:
+        return requested or None
     return next((name for name in usual if name in task.prompts), task.default_prompt)
 
 
 def set_language(task: Any, options: argparse.Namespace) -> None:
     """Sets the task's language to ``--language``, a code or an id; unchanged without it."""
-    given = options.language
-    if given is not None:
-        task.language = int(given) if given.isdecimal() else given
+    name = options.language
+    if name is not None:
+        task.language = int(name) if name.isdecimal() else name
 
 
 def calibration_texts(options: argparse.Namespace) -> list[tuple[str, ...]] | None:
@@ -168,8 +168,8 @@ def loaded_task(options: argparse.Namespace, *, several: bool = False) -> Any:
     path, name = options.model, options.task
     directory = model_directory(path)
     if Path(directory).suffix != ".keras" and not tasks.is_saved(directory):
-        given = options.labels
-        labels = None if given is None else int(given) if given.isdecimal() else given.split(",")
+        names = options.labels
+        labels = None if names is None else int(names) if names.isdecimal() else names.split(",")
         return tasks.load_checkpoint(directory, name, labels)
     if options.labels is not None:
         raise ValueError(f"--labels is for checkpoints; {path} is a saved task, which has labels.")

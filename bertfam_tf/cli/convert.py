@@ -45,8 +45,8 @@ def run(options: argparse.Namespace) -> None:
         )
         print(options.target)
         return
-    given = [name for name, value in card.items() if value is not None]
-    if given:
-        option = given[0].replace("_", "-")
+    fields = [name for name, value in card.items() if value is not None]
+    if fields:
+        option = fields[0].replace("_", "-")
         raise ValueError(f"--{option} is for saved tasks; {saved} is a checkpoint.")
     print(convert(saved, options.target, family=options.family))

@@ -91,31 +91,31 @@ def run(options: argparse.Namespace) -> None:
         raise ValueError("--tflite and --onnx write different files; choose one of them.")
     kind = "--tflite" if options.tflite else "--onnx" if options.onnx else "SavedModels"
     kinds = {"SavedModels": _FOR_SERVING, "--tflite": _FOR_PHONES, "--onnx": _FOR_ONNX}
-    given = {}
+    arguments = {}
     for owner, names in kinds.items():
         for name in names:
             value = getattr(options, name)
             if value is not None and owner != kind:
                 raise ValueError(f"--{name.replace('_', '-')} is for {owner}.")
             if value is not None:
-                given[name] = value
+                arguments[name] = value
     if options.calibration is not None and options.onnx:
         raise ValueError("--calibration is for SavedModels and --tflite.")
     if options.calibration is not None:
-        given["calibration"] = calibration_texts(options)
+        arguments["calibration"] = calibration_texts(options)
     task = loaded_task(options, several=kind == "SavedModels")
     for each in task.served_tasks().values():
         set_language(each, options)
     if options.tflite:
-        print(task.export_tflite(options.directory, **given))
+        print(task.export_tflite(options.directory, **arguments))
         return
     if options.onnx:
-        print(task.export(options.directory, format="onnx", **given))
+        print(task.export(options.directory, format="onnx", **arguments))
         return
     from bertfam_tf.export import BatchingOptions
     from bertfam_tf.recipes.directory import METRICS
 
     metrics = Path(options.model) / METRICS
-    given["batching"] = BatchingOptions() if options.batching else None
-    given["metrics"] = parsing.read_json(metrics) if metrics.is_file() else None
-    print(task.export(options.directory, **given))
+    arguments["batching"] = BatchingOptions() if options.batching else None
+    arguments["metrics"] = parsing.read_json(metrics) if metrics.is_file() else None
+    print(task.export(options.directory, **arguments))

@@ -55,9 +55,9 @@ def run(options: argparse.Namespace) -> None:
 
     file = Path(options.input)
     kind = options.format or format_of(file, default="txt")  # type: ignore[arg-type]
-    given = {"text": options.text, "id": options.id}
+    column_options = {"text": options.text, "id": options.id}
     columns: dict[str, Any] = {
-        name: column(text) for name, text in given.items() if text is not None
+        name: column(text) for name, text in column_options.items() if text is not None
     }
     rows = read_rows(file, columns, format=kind)
     task = search.embedder(model_directory(options.model))

@@ -63,11 +63,11 @@ def run(options: argparse.Namespace) -> None:
     from bertfam_tf.text import load_tokenizer
 
     checkpoint = options.checkpoint or starter.CHECKPOINT
-    given = {name: column(getattr(options, name)) for name in _FEATURES if getattr(options, name)}
+    columns = {name: column(getattr(options, name)) for name in _FEATURES if getattr(options, name)}
     inspected = starter.inspect(
         options.file,
         load_tokenizer(checkpoint),
-        given,
+        columns,
         task=options.task,
         format=options.format,
     )

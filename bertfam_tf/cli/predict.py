@@ -101,23 +101,23 @@ def _predict_file(options: argparse.Namespace) -> None:
     by_recipe = {} if data is None else columns(data) or {}
     if options.language is None:
         named |= {name: name for name in task.fields.described if name in by_recipe}
-    given = {name: getattr(options, f"column_{name}") for name in _FEATURES}
+    column_options = {name: getattr(options, f"column_{name}") for name in _FEATURES}
     chosen: dict[str, Any] = {
-        name: column(text) for name, text in given.items() if text is not None
+        name: column(text) for name, text in column_options.items() if text is not None
     }
     if options.id is not None:
         chosen["id"] = column(options.id)
     if options.choices:
         chosen["choices"] = list(map(column, options.choices.split(",")))
-    wanted = {name: by_recipe.get(name, own) for name, own in named.items()} | chosen
+    columns_to_read = {name: by_recipe.get(name, own) for name, own in named.items()} | chosen
     file = Path(options.input)
     local = data is not None and data.format not in (None, "tfds")
     kind = options.format or format_of(file, default=data.format if local else "tsv")  # type: ignore[union-attr]
-    rows = read_rows(file, wanted, format=kind)
+    rows = read_rows(file, columns_to_read, format=kind)
     how = {} if options.language is None else {"language": task.language}
     directory = model_directory(options.model)
     model = Path(directory) if tasks.is_saved(directory) else task
-    source = source_of(file, model, format=kind, columns=wanted, **how)
+    source = source_of(file, model, format=kind, columns=columns_to_read, **how)
     count = answer_file(
         task, rows, options.output, source, batch_size=options.batch_size, top=options.top
     )

@@ -34,10 +34,10 @@ def run(options: argparse.Namespace) -> None:
     from bertfam_tf.recipes.search_space import Values, values_of
 
     values: dict[str, Values] = {}
-    for given in options.over:
-        key, equals, listed = given.partition("=")
+    for axis in options.over:
+        key, equals, listed = axis.partition("=")
         if not equals or not key or not listed:
-            raise ValueError(f"--over must be KEY=VALUE,VALUE, got {given!r}.")
+            raise ValueError(f"--over must be KEY=VALUE,VALUE, got {axis!r}.")
         values[key] = values_of(key, listed)
     if (options.trials is None) == (options.search == "random"):
         raise ValueError(

@@ -169,13 +169,13 @@ def _pages(
 ) -> Iterator[tuple[int, int, int]]:
     """Yields the compressed and the uncompressed size and the number of values of pages."""
     try:
-        wanted, position = column[_NUM_VALUES], column[_DATA_PAGE]
+        value_count, position = column[_NUM_VALUES], column[_DATA_PAGE]
         if 0 < column.get(_DICTIONARY_PAGE, 0) < position:
             position = column[_DICTIONARY_PAGE]
     except _DAMAGE as error:
         raise ValueError(f"{location} has no pages; the file may be damaged.") from error
     values = 0
-    while values < wanted:
+    while values < value_count:
         try:
             stream.seek(position)
             page = _thrift_struct(stream)

@@ -55,7 +55,7 @@ class Target:
             raise ValueError(not_listed(label, self._known, self.what))
         return label if self._table is None else self._table[label]
 
-    def read(self, given: Any, features: Mapping[str, Any]) -> Any:
+    def read(self, value: Any, features: Mapping[str, Any]) -> Any:
         """Validates a row's label.
 
         Raises:
@@ -75,8 +75,8 @@ class Target:
 class Name(Target):
     """A class name: a string."""
 
-    def read(self, given: Any, features: Mapping[str, Any]) -> bytes:
-        return self._named(_one(given, self.what)).encode()
+    def read(self, value: Any, features: Mapping[str, Any]) -> bytes:
+        return self._named(_one(value, self.what)).encode()
 
     def names_in(self, label: bytes) -> list[str]:
         return [label.decode()]
@@ -87,8 +87,8 @@ class Tags(Target):
 
     what = "tag"
 
-    def read(self, given: Any, features: Mapping[str, Any]) -> bytes:
-        tags = given if isinstance(given, list) else _one(given, "tags").split()
+    def read(self, value: Any, features: Mapping[str, Any]) -> bytes:
+        tags = value if isinstance(value, list) else _one(value, "tags").split()
         words = features["text"].split()
         if len(tags) != len(words):
             raise ValueError(f"{len(tags)} tags for {len(words)} words.")
@@ -105,8 +105,8 @@ class Number(Target):
 
     what = "number"
 
-    def read(self, given: Any, features: Mapping[str, Any]) -> bytes:
-        text = _one(given, self.what).strip()
+    def read(self, value: Any, features: Mapping[str, Any]) -> bytes:
+        text = _one(value, self.what).strip()
         if self._table is not None:
             text = self._named(text)
         try:
@@ -126,10 +126,10 @@ class Names(Target):
     def spec(self) -> tf.TensorSpec:  # type: ignore[override]
         return tf.TensorSpec([len(self.names)], tf.int32)
 
-    def read(self, given: Any, features: Mapping[str, Any]) -> list[str]:
-        if not isinstance(given, list):
-            given = [name.strip() for name in _one(given, "labels").split(",") if name.strip()]
-        return [self._named(name) for name in list(map(_encodable, given))]
+    def read(self, value: Any, features: Mapping[str, Any]) -> list[str]:
+        if not isinstance(value, list):
+            value = [name.strip() for name in _one(value, "labels").split(",") if name.strip()]
+        return [self._named(name) for name in list(map(_encodable, value))]
 
     def names_in(self, label: list[str]) -> list[str]:
         return label
@@ -144,8 +144,8 @@ class Choice(Target):
     what = "choice"
     spec = _INT32
 
-    def read(self, given: Any, features: Mapping[str, Any]) -> int:
-        text = _one(given, self.what).strip()
+    def read(self, value: Any, features: Mapping[str, Any]) -> int:
+        text = _one(value, self.what).strip()
         if len(text) == 1 and "A" <= text.upper() <= "Z":
             index = ord(text.upper()) - ord("A")
         elif text.isascii() and text.isdigit():
@@ -181,13 +181,13 @@ class Answers(Target):
         answers = tf.TensorSpec([self._most], tf.string)
         return {"answer": _STRING, "answer_start": _INT32, "answers": answers}
 
-    def read(self, given: Any, features: Mapping[str, Any]) -> list[tuple[str, int]]:
-        given = pairs_of(given)
+    def read(self, value: Any, features: Mapping[str, Any]) -> list[tuple[str, int]]:
+        value = pairs_of(value)
         if self._context[0] != features["context"]:
             encoded = features["context"]
             self._context = (encoded, encoded.decode("utf-8", "replace"))
         context = self._context[1]
-        for text, start in given:
+        for text, start in value:
             if not isinstance(text, str) or not isinstance(start, int):
                 raise ValueError(
                     f"An answer must be a string and an integer, got {text!r} and {start!r}."
@@ -195,7 +195,7 @@ class Answers(Target):
             if start < 0 or context[start : start + len(text)] != text:
                 raise ValueError(f"The answer {text!r} is not at character {start}.")
         # An empty answer, which matches anywhere, means no answer.
-        answers = [(text, start) for text, start in given if text]
+        answers = [(text, start) for text, start in value if text]
         self._most = max(self._most, len(answers))
         return answers
 

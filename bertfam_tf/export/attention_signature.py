@@ -38,8 +38,8 @@ def attention_signature(task: Any, max_tokens: int) -> Signature:
 
     def answer(features: Tensors) -> Tensors:
         inputs = preprocessor.inputs(task.encode(features))
-        given = {name: x for name, x in inputs.items() if name in backbone.token_inputs}
-        layers = backbone(given, training=False, outputs=output)[output]
+        model_inputs = {name: x for name, x in inputs.items() if name in backbone.token_inputs}
+        layers = backbone(model_inputs, training=False, outputs=output)[output]
         heads = max(int(each.shape[1]) for each in layers)
         mask = inputs["padding_mask"]
         # Some families pad on the left: the first token is the first that is real.

@@ -97,10 +97,10 @@ class TextModel:
 
     def answer(self, features: Tensors) -> Tensors:
         """Maps the inputs by name, (batch, …), to outputs by name."""
-        given = keras.tree.pack_sequence_as(self._inputs, [features[n] for n in self._names])
-        if isinstance(given, list) and len(given) == 1:
-            [given] = given
-        outputs = keras.tree.flatten(self._model(given, training=False))
+        inputs = keras.tree.pack_sequence_as(self._inputs, [features[n] for n in self._names])
+        if isinstance(inputs, list) and len(inputs) == 1:
+            [inputs] = inputs
+        outputs = keras.tree.flatten(self._model(inputs, training=False))
         return {
             name: tf.cast(x, tf.float32) if x.dtype.is_floating else x
             for name, x in zip(self._output_names, outputs, strict=True)

@@ -269,27 +269,27 @@ def encode(
     groups: dict[int, Any] = {}
 
     def arguments(index: int) -> dict:
-        given = dict(call_with(index))
+        options = dict(call_with(index))
         if layout is not None:
-            given["layout"] = layout
+            options["layout"] = layout
         if layout is not None and plain and not single:
             heads = blocks[index].attention.num_heads
             if heads not in groups:
                 name = f"attention_groups_{heads}"
                 groups[heads] = layers.AttentionGroups(heads, name=name)(layout)
-            given["groups"] = groups[heads]
+            options["groups"] = groups[heads]
         if not (parts.has_output("attention_scores") or parts.names("attention_probabilities")):
-            given["return_scores"] = False
-        return given
+            options["return_scores"] = False
+        return options
 
     hidden_states, attention_scores, masks = [x], [], []
     for i, each in enumerate(blocks):
-        given = arguments(i)
-        x, *scores = each(x, **given)
+        options = arguments(i)
+        x, *scores = each(x, **options)
         x = after(x, mask)
         hidden_states.append(x)
         attention_scores += scores
-        masks += [given["attention_mask"]] if scores else []
+        masks += [options["attention_mask"]] if scores else []
     if plain and blocks:
         before = hidden_states[-2]
         first = layers.first_tokens(before, layout)  # (batch, hidden)

@@ -197,7 +197,7 @@ def _lines(
 
 def _identity(row: Row, number: int) -> dict[str, Any]:
     """The row's id, or without one its number."""
-    given = row.features.get(_ID, row.id)
-    if given is None:
+    row_id = row.features.get(_ID, row.id)
+    if row_id is None:
         return {"row": number}
-    return {_ID: given.decode("utf-8", "replace") if isinstance(given, bytes) else given}
+    return {_ID: row_id.decode("utf-8", "replace") if isinstance(row_id, bytes) else row_id}

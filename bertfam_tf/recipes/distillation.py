@@ -173,9 +173,10 @@ def _open(recipe: DistillRecipe, cls: type[Task], student: Task, split: str) -> 
     if cls.labels_type is not None:
         names = student.class_names or None
         return open_split(recipe.data, split, recipe.task, names, recipe.train.seed)
-    given = getattr(recipe.data, split)
+    patterns = getattr(recipe.data, split)
     files = [
-        str(file) for file in find_files(map(expand, [given] if isinstance(given, str) else given))
+        str(file)
+        for file in find_files(map(expand, [patterns] if isinstance(patterns, str) else patterns))
     ]
     compressed = [parsing.is_compressed(Path(file)) for file in files]
     lines = tf.data.Dataset.from_tensor_slices((files, compressed)).flat_map(_text_lines)

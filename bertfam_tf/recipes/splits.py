@@ -115,10 +115,10 @@ def rows_of(
     data: DataConfig, split: str, task: str, names: list[str] | None = None
 ) -> tuple[Rows, Target | None]:
     """Returns the rows of a split, and what reads their labels; as ``read_split``."""
-    given = getattr(data, split, None)
-    if given is None:
+    value = getattr(data, split, None)
+    if value is None:
         raise ValueError(f"The recipe names no {split} file.")
-    files: list[str | Path] = list(given) if isinstance(given, list) else [given]
+    files: list[str | Path] = list(value) if isinstance(value, list) else [value]
     if data.tfds is None:
         files = [file if is_published(file) else expand(str(file)) for file in files]
     limit = data.limit if split == "train" else None

@@ -153,13 +153,13 @@ def _task_of(labels: type[targets.Target]) -> str:
 
 
 def _columns(
-    file: Path, kind: str, given: Mapping[str, Any]
+    file: Path, kind: str, column_of_feature: Mapping[str, Any]
 ) -> tuple[dict[str, Any], type[targets.Target]]:
     """The columns of a table, and the type of its labels."""
     if not file.is_file():
         raise ValueError(f"There is no file {file}.")
     table = sample(file, kind)
-    column_of = {**guess_columns(table), **given}
+    column_of = {**guess_columns(table), **column_of_feature}
     for feature in ("text", "label"):
         if feature not in column_of:
             raise ValueError(no_column(feature, table))

@@ -64,8 +64,8 @@ def write_submission(task: Task, recipe: Recipe, file: str | Path, split: str = 
     with atomic(file) as temporary, temporary.open("w", encoding="utf-8") as output:
         output.write(_HEADER.decode())
         for (index, _), answer in zip(rows, answers, strict=True):
-            given = f"{np.clip(answer, 0, 5):.3f}" if labels is None else labels[answer["label"]]
-            output.write(f"{index}\t{given}\n")
+            text = f"{np.clip(answer, 0, 5):.3f}" if labels is None else labels[answer["label"]]
+            output.write(f"{index}\t{text}\n")
     return len(rows)
 
 

@@ -229,26 +229,26 @@ class CausalLM(ScoresTexts, Task):
             raise ValueError(f"prompts must be a string or a list of strings, got {prompts!r}.")
         chosen = self._generation_options(options)
         stops = self._stop_ids(stop_tokens)
-        given = tf.constant([text.encode("utf-8", "replace") for text in texts])
+        encoded = tf.constant([text.encode("utf-8", "replace") for text in texts])
         numbers = _seed(seed)
         if callback is None:
-            written = as_text(self._compiled_loop(chosen, stops)(given, numbers))
+            written = as_text(self._compiled_loop(chosen, stops)(encoded, numbers))
         else:
             if chosen.num_beams > 1:
                 raise ValueError(
                     "callback must be None with beam search, which has no text before its end."
                 )
-            written = self._stream(given, numbers, chosen, stops, callback)
+            written = self._stream(encoded, numbers, chosen, stops, callback)
         return written[0] if isinstance(prompts, str) else written
 
-    def _generation_options(self, given: dict[str, Any]) -> GenerationOptions:
+    def _generation_options(self, changes: dict[str, Any]) -> GenerationOptions:
         fields = GenerationOptions.__dataclass_fields__
-        for name in given:
+        for name in changes:
             if name not in fields:
                 raise ValueError(unknown("option of generation", name, fields))
         # Leaves room for a prompt, also in models with few positions.
         default = min(GenerationOptions.max_new_tokens, max(self.max_length // 2, 1))
-        options = GenerationOptions(**{"max_new_tokens": default, **given})
+        options = GenerationOptions(**{"max_new_tokens": default, **changes})
         if options.max_new_tokens >= self.max_length:
             raise ValueError(
                 f"max_new_tokens must be below max_length, {self.max_length}, to leave room for a "

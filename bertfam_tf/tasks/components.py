@@ -94,9 +94,9 @@ class Targets:
         """Returns sample weights (batch,) in a shape that broadcasts to the losses."""
         return weights
 
-    def class_weights(self, given: Mapping[Any, float]) -> dict[int, float]:
+    def class_weights(self, class_weight: Mapping[Any, float]) -> dict[int, float]:
         """Converts ``class_weight`` of ``fit`` to weights by label index."""
-        return dict(given)
+        return dict(class_weight)
 
 
 class Evaluation(NamedTuple):

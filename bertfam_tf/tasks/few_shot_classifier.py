@@ -330,9 +330,9 @@ class FewShotClassifier(TextClassifier):
         labels: list[int] = []
         pairs = stream.map(lambda features, y, *weights: (features[TEXT], targets.encode(y, {})))
         with as_value_errors():
-            for batch, given in pairs.as_numpy_iterator():
+            for batch, pair_labels in pairs.as_numpy_iterator():
                 texts += batch.tolist()
-                labels += given.tolist()
+                labels += pair_labels.tolist()
         if not texts:
             raise ValueError(NO_TEXT)
         present = set(labels)

@@ -86,11 +86,11 @@ class TaskInference:
         Args:
             inputs: int32 (batch, length), as in ``packed_specs``.
         """
-        given = self._parts.preprocessor.inputs(inputs)
-        outputs = self(given, training=False)
+        encoded = self._parts.preprocessor.inputs(inputs)
+        outputs = self(encoded, training=False)
         if self._parts.answer_ids is not None:
-            return self._parts.answer_ids(outputs, given)
-        return self.postprocess(outputs, given)
+            return self._parts.answer_ids(outputs, encoded)
+        return self.postprocess(outputs, encoded)
 
     @property
     def answers_from_ids(self) -> bool:
@@ -343,13 +343,13 @@ class TaskInference:
         return run
 
     def _settle_pair(self, stream: tf.data.Dataset) -> None:
-        given = any(name in stream.element_spec[0] for name in self.fields.optional)
+        has_optional = any(name in stream.element_spec[0] for name in self.fields.optional)
         if self.pair is None:
-            self.pair = given
-        if given != self.pair:
+            self.pair = has_optional
+        if has_optional != self.pair:
             name = self.fields.optional[0]
             takes = _TAKES.get(name, (f"examples without {name!r}", f"examples with {name!r}"))
-            has = "a" if given else "no"
+            has = "a" if has_optional else "no"
             raise ValueError(
                 f"This task takes {takes[bool(self.pair)]}; the data has {has} {name!r}."
             )

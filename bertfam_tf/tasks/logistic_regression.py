@@ -37,7 +37,7 @@ def fit_logistic_regression(
         The weights, float64 (width, classes), and the biases, float64 (classes,), whose sum is 0.
     """
     x = np.concatenate([vectors, np.ones((len(vectors), 1))], axis=1, dtype="float64")
-    wanted = np.eye(classes)[labels]
+    targets = np.eye(classes)[labels]
     shape = (x.shape[1], classes)
     # Of two classes, the weights are each other's negatives, half of the difference.
     penalty = np.full(shape, regularization * (2 if classes == 2 else 1))
@@ -48,8 +48,8 @@ def fit_logistic_regression(
         logits = x @ weights
         logits -= logits.max(axis=1, keepdims=True)
         normalizers = np.log(np.exp(logits).sum(axis=1))
-        value = normalizers.sum() - (logits * wanted).sum() + (penalty * weights**2).sum() / 2
-        gradient = x.T @ (np.exp(logits - normalizers[:, np.newaxis]) - wanted)
+        value = normalizers.sum() - (logits * targets).sum() + (penalty * weights**2).sum() / 2
+        gradient = x.T @ (np.exp(logits - normalizers[:, np.newaxis]) - targets)
         return float(value), (gradient + penalty * weights).ravel()
 
     weights = _minimized(loss, np.zeros(x.shape[1] * classes)).reshape(shape)

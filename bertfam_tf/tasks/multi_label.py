@@ -203,7 +203,7 @@ class MultiLabelTargets(Targets):
             )
         return tf.cast(labels, tf.float32)
 
-    def class_weights(self, given: Mapping[Any, float]) -> dict[int, float]:
+    def class_weights(self, class_weight: Mapping[Any, float]) -> dict[int, float]:
         raise ValueError("class_weight is for one label of each text; there may be several here.")
 
     def _matrix(self, examples: Sequence[Any]) -> np.ndarray:
@@ -225,9 +225,9 @@ class MultiLabelTargets(Targets):
     def _of_names(self, names: tf.RaggedTensor) -> tf.Tensor:
         """Ragged (batch, (names)) to 0 and 1, float32 (batch, labels)."""
         texts = tf.strings.strip(names.values)
-        given = texts != ""
-        index = index_of(tf.boolean_mask(texts, given), self.labels, "label")
-        rows = tf.cast(tf.boolean_mask(names.value_rowids(), given), tf.int32)
+        is_name = texts != ""
+        index = index_of(tf.boolean_mask(texts, is_name), self.labels, "label")
+        rows = tf.cast(tf.boolean_mask(names.value_rowids(), is_name), tf.int32)
         shape = [tf.cast(names.nrows(), tf.int32), len(self.labels)]
         counts = tf.scatter_nd(tf.stack([rows, index], 1), tf.ones_like(index, tf.float32), shape)
         return tf.minimum(counts, 1.0)

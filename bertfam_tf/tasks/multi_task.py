@@ -242,8 +242,8 @@ class MultiTask(TextLearner):
             return {key: value for key, value in results.items() if not key.startswith(others)}
         kwargs.pop("return_dict", None)
         scores = {}
-        for name, given in x.items():
-            texts, labels, weights = _columns(given)
+        for name, rows in x.items():
+            texts, labels, weights = _columns(rows)
             own = {} if weights is None else {"sample_weight": weights}
             scores[name] = self._known(name).evaluate(
                 texts, labels, batch_size=batch_size, return_dict=True, **own, **kwargs
@@ -388,9 +388,9 @@ class MultiTask(TextLearner):
     ) -> dict[str, tf.data.Dataset]:
         """Batches of token ids of each task, ``(inputs, targets, weights)`` or without weights."""
         streams = {}
-        for name, given in data.items():
+        for name, rows in data.items():
             task = self._known(name)
-            streams[name] = task.text_batches(*_columns(given), batch_size, **options)
+            streams[name] = task.text_batches(*_columns(rows), batch_size, **options)
         return streams
 
     def _complete(
@@ -479,13 +479,13 @@ def _check(tasks: Mapping[str, Task]) -> None:
         raise ValueError("A task has two names.")
 
 
-def _columns(given: Any) -> tuple[Any, Any, Any]:
+def _columns(data: Any) -> tuple[Any, Any, Any]:
     """``x``, ``y`` and sample weights of a task's data."""
-    if isinstance(given, tuple) and not 1 <= len(given) <= 3:
+    if isinstance(data, tuple) and not 1 <= len(data) <= 3:
         raise ValueError(
-            f"Data of a task must be (x, y) or (x, y, sample_weight), got {len(given)} values."
+            f"Data of a task must be (x, y) or (x, y, sample_weight), got {len(data)} values."
         )
-    return columns(given)
+    return columns(data)
 
 
 def _empty(spec: Any) -> Any:

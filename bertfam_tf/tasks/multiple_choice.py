@@ -183,9 +183,11 @@ class _PackedChoices(MultiRow):
             if choices.shape[1] != self.rows_per_example:
                 raise ValueError(f"{expected}{choices.shape[1]}.")
             return choices
-        given = tf.shape(choices)[1]
-        text = tf.strings.join([MARK, expected, tf.strings.as_string(given), "."])
-        with tf.control_dependencies([tf.debugging.Assert(given == self.rows_per_example, [text])]):
+        number = tf.shape(choices)[1]
+        text = tf.strings.join([MARK, expected, tf.strings.as_string(number), "."])
+        with tf.control_dependencies(
+            [tf.debugging.Assert(number == self.rows_per_example, [text])]
+        ):
             return tf.ensure_shape(tf.identity(choices), [None, self.rows_per_example])
 
 
@@ -216,8 +218,8 @@ class _ChoiceTargets(Targets):
 
     def check(self, y: Any) -> None:
         values = label_vector(y, "example")
-        given = [v.decode("utf-8", "replace") if isinstance(v, bytes) else str(v) for v in values]
-        wrong = [v for v in given if v not in self.known]
+        texts = [v.decode("utf-8", "replace") if isinstance(v, bytes) else str(v) for v in values]
+        wrong = [v for v in texts if v not in self.known]
         if wrong:
             raise ValueError(not_listed(wrong[0], self.known, "label"))
 

@@ -104,14 +104,14 @@ def _open_task(
     if len(args) > len(first):
         raise TypeError(f"from_pretrained() takes a path and {first}, got {len(args) + 1} values.")
     language = rest.pop("language", None)
-    given = dict(zip(first, args, strict=False))
+    arguments = dict(zip(first, args, strict=False))
     for name in declared.names(kind):
         if name in rest and name != "language_id":
-            given[name] = rest.pop(name)
+            arguments[name] = rest.pop(name)
     classes = declared.class_option(kind)
-    for name in _COUNTS if classes is not None and given.get(classes) is None else ():
+    for name in _COUNTS if classes is not None and arguments.get(classes) is None else ():
         if name in rest:
-            given[classes or ""] = rest.pop(name)
+            arguments[classes or ""] = rest.pop(name)
     published = cls.published_type(resolve(path))
     try:
         checkpoint = Checkpoint(published.model, **rest)
@@ -124,7 +124,7 @@ def _open_task(
     known = declared.names(kind)
     # A library's own files take precedence over the options of its format.
     stored = {n: v for n, v in checkpoint.options.items() if n in known} | published.options
-    options = {**stored, **{n: v for n, v in given.items() if v is not None or n not in stored}}
+    options = {**stored, **{n: v for n, v in arguments.items() if v is not None or n not in stored}}
     head = cls.head_of(checkpoint.family.name)
     if classes is not None and not isinstance(options.get(classes), list | tuple):
         options[classes] = _class_names(checkpoint, head or "", classes, options.get(classes), path)
@@ -132,7 +132,7 @@ def _open_task(
     if not new_pooler and "pooler" not in rest:
         checkpoint.without_missing_pooler()
     backbone = checkpoint.backbone(new_pooler=new_pooler)
-    if given.get("max_length") is None and backbone.max_length and "max_length" in stored:
+    if arguments.get("max_length") is None and backbone.max_length and "max_length" in stored:
         options["max_length"] = min(stored["max_length"], backbone.max_length)
     if LANGUAGES in backbone.input and options.get("languages") is None:
         options["languages"] = checkpoint.languages or None
@@ -147,14 +147,14 @@ def _open_task(
 
 
 def _class_names(
-    checkpoint: Checkpoint, head: str, option: str, given: Any, path: str | Path
+    checkpoint: Checkpoint, head: str, option: str, count: Any, path: str | Path
 ) -> Any:
     """The names of the classes where no list of them is given, but their number, or nothing."""
-    if not isinstance(given, int | None):
-        return given
+    if not isinstance(count, int | None):
+        return count
     stored = checkpoint.head_labels(head) if head else None
-    if given is not None and (stored is None or len(stored) != given):
-        return numbered(given)
+    if count is not None and (stored is None or len(stored) != count):
+        return numbered(count)
     if not head:
         raise ValueError(f"The task needs {option}, the names of its labels.")
     if stored is None:

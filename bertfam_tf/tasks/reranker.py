@@ -337,8 +337,8 @@ class _Relevance(Targets):
         longest = max((len(each) for each in documents), default=0)
         if y is not None:
             labels = np.full((len(documents), longest), np.nan, "float32")
-            given = [len(each) if np.ndim(each) == 1 else None for each in y]
-            if given != [len(each) for each in documents]:
+            lengths = [len(each) if np.ndim(each) == 1 else None for each in y]
+            if lengths != [len(each) for each in documents]:
                 raise ValueError(
                     "There must be a list of labels for each list of documents, of the same length."
                 )

@@ -406,9 +406,9 @@ def _extracted(
     """
     first, after = tf.where(has_span, first, 0), tf.where(has_span, after, 0)
     contexts = tf.expand_dims(context, 1)
-    given = tf.strings.substr(tf.tile(contexts, [1, tf.shape(first)[1]]), first, after - first)
-    text = tf.strings.regex_replace(given, f"^{SPACES}", "")
-    first += tf.strings.length(given) - tf.strings.length(text)
+    spans = tf.strings.substr(tf.tile(contexts, [1, tf.shape(first)[1]]), first, after - first)
+    text = tf.strings.regex_replace(spans, f"^{SPACES}", "")
+    first += tf.strings.length(spans) - tf.strings.length(text)
     text = tf.strings.regex_replace(text, f"{SPACES}$", "")
     after = first + tf.strings.length(text)
     characters = Characters(context)

@@ -148,8 +148,8 @@ def _check_names(labels: Any, *expected: str) -> None:
             f"labels must be a dict with {ANSWER!r} and {START!r}, got a {type(labels).__name__}."
         )
     if not {*expected} <= {*labels}:
-        wanted = " and ".join(map(repr, expected))
-        raise ValueError(f"labels must have {wanted}, got {sorted(labels)}.")
+        names = " and ".join(map(repr, expected))
+        raise ValueError(f"labels must have {names}, got {sorted(labels)}.")
 
 
 def _apart(x: Any, y: Any) -> tuple[Any, Any]:

@@ -293,8 +293,8 @@ class ClassTargets(Targets):
         elif values.dtype.kind in "iu":
             wrong = values[(values < 0) | (values >= len(self.labels))].tolist()
         else:
-            given = [v.decode("utf-8", "replace") if isinstance(v, bytes) else v for v in values]
-            wrong = [v for v in given if v not in set(self.labels)]
+            names = [v.decode("utf-8", "replace") if isinstance(v, bytes) else v for v in values]
+            wrong = [v for v in names if v not in set(self.labels)]
         if wrong:
             raise ValueError(not_listed(str(wrong[0]), self._known(values.dtype.kind), "label"))
 
@@ -323,10 +323,10 @@ class ClassTargets(Targets):
             return index_of(labels, self.labels, "label")
         raise ValueError(f"labels must be strings or integers, got {labels.dtype.name}.")
 
-    def class_weights(self, given: Mapping[Any, float]) -> dict[int, float]:
+    def class_weights(self, class_weight: Mapping[Any, float]) -> dict[int, float]:
         # Keras requires a weight for every class.
         weights = dict.fromkeys(range(len(self.labels)), 1.0)
-        for label, weight in given.items():
+        for label, weight in class_weight.items():
             known = self._known("i" if isinstance(label, int) else "U")
             if str(label) not in known:
                 raise ValueError(not_listed(str(label), known, "label of class_weight"))

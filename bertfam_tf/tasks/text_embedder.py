@@ -272,10 +272,10 @@ class TextEmbedder(Task):
         ]
         normalization = keras.layers.UnitNormalization(dtype="float32", name="normalization")
 
-        def read(outputs: Any, given: Any) -> Any:
+        def read(outputs: Any, inputs: Any) -> Any:
             x = outputs[reads]
             if reads == "sequence_output":
-                x = pooling(x, given["padding_mask"], given.get(POOLED))  # (batch, hidden)
+                x = pooling(x, inputs["padding_mask"], inputs.get(POOLED))  # (batch, hidden)
             for projection in projections:
                 x = projection(x)
             if options.dimensions is not None:

@@ -88,9 +88,9 @@ class TextLearner(Learner):
         """Texts, labels and weights of columns with other names; without names the data."""
         return data if names is None or data is None else self.examples(*columns(data), names)
 
-    def class_weights(self, given: Mapping[Any, float]) -> dict[int, float]:
+    def class_weights(self, class_weight: Mapping[Any, float]) -> dict[int, float]:
         """Converts ``class_weight`` of ``fit`` to weights by the index of the label."""
-        return dict(given)
+        return dict(class_weight)
 
     def balanced_class_weights(self, x: Any, y: Any = None) -> dict[int, float]:
         """Returns weights by the index of the label, lower for labels with more examples.

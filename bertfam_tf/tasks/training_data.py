@@ -60,8 +60,8 @@ class TaskTraining(TextLearner):
         features = {key: values.tolist() for key, values in element[0].items()}
         return {**features, LABEL: element[1]} if len(element) > 1 else features
 
-    def class_weights(self, given: Mapping[Any, float]) -> dict[int, float]:
-        return self._parts.targets.class_weights(given)
+    def class_weights(self, class_weight: Mapping[Any, float]) -> dict[int, float]:
+        return self._parts.targets.class_weights(class_weight)
 
     @property
     def class_names(self) -> list[str]:

@@ -187,7 +187,7 @@ def _response_spec(spec: model_pb2.ModelSpec, version: int | None) -> model_pb2.
 # ---------------------------------------------------------------------------------- inputs
 
 
-def serialized_examples(given: input_pb2.Input) -> np.ndarray:
+def serialized_examples(request_input: input_pb2.Input) -> np.ndarray:
     """Returns the serialized tf.Examples of an Input, as an object array of bytes, (examples,).
 
     The context is prepended to each example: concatenated serialized protos are merged when they
@@ -197,11 +197,11 @@ def serialized_examples(given: input_pb2.Input) -> np.ndarray:
         ServingError: INVALID_ARGUMENT if there are no examples.
     """
     context = b""
-    if given.WhichOneof("kind") == "example_list_with_context":
-        examples = given.example_list_with_context.examples
-        context = given.example_list_with_context.context.SerializeToString()
+    if request_input.WhichOneof("kind") == "example_list_with_context":
+        examples = request_input.example_list_with_context.examples
+        context = request_input.example_list_with_context.context.SerializeToString()
     else:
-        examples = given.example_list.examples
+        examples = request_input.example_list.examples
     if not examples:
         raise invalid("Input is empty.")
     serialized = np.empty(len(examples), object)

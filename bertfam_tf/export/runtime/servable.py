@@ -154,13 +154,13 @@ def _fetches(signature: meta_graph_pb2.SignatureDef, outputs: Sequence[str]) -> 
 
 
 def _feeds(signature: meta_graph_pb2.SignatureDef, inputs: Inputs) -> list[capi.Feed]:
-    given, wanted, defaults = set(inputs), set(signature.inputs), signature.defaults
-    if len(given) > len(wanted) or (len(given) < len(wanted) and not defaults):
+    sent, expected, defaults = set(inputs), set(signature.inputs), signature.defaults
+    if len(sent) > len(expected) or (len(sent) < len(expected) and not defaults):
         raise invalid(
-            f"input size does not match signature: {len(given)}!={len(wanted)} "
-            f"len({{{_join(given)}}}) != len({{{_join(wanted)}}}). "
-            f"Sent extra: {{{_join(given - wanted)}}}. "
-            f"Missing but required: {{{_join(wanted - given)}}}."
+            f"input size does not match signature: {len(sent)}!={len(expected)} "
+            f"len({{{_join(sent)}}}) != len({{{_join(expected)}}}). "
+            f"Sent extra: {{{_join(sent - expected)}}}. "
+            f"Missing but required: {{{_join(expected - sent)}}}."
         )
     feeds = []
     for name, info in sorted(signature.inputs.items()):
@@ -168,15 +168,15 @@ def _feeds(signature: meta_graph_pb2.SignatureDef, inputs: Inputs) -> list[capi.
             raise invalid(
                 f"Signature input alias: {name}(feed name: {info.name}) not found in request and "
                 f"no default value provided. Inputs expected to be in the request "
-                f"{{{_join(given)}}}, or default input alias set: {_join(defaults)}"
+                f"{{{_join(sent)}}}, or default input alias set: {_join(defaults)}"
             )
         value = inputs[name] if name in inputs else defaults[name]
         proto = value if isinstance(value, tensor_pb2.TensorProto) else _proto(value)
         feeds.append(capi.Feed(name, info.name, proto))
-    if not given <= wanted:
+    if not sent <= expected:
         raise invalid(
-            f"Inputs contains invalid name. Used request inputs: {_join(given & wanted)}, "
-            f"request input: {_join(given)}"
+            f"Inputs contains invalid name. Used request inputs: {_join(sent & expected)}, "
+            f"request input: {_join(sent)}"
         )
     return feeds
 

@@ -206,14 +206,14 @@ class Models:
         with self._changing:
             if config.WhichOneof("config") is None:
                 return
-            wanted = model_server_config.checked(config, self._configs)
-            labels = self._checked_labels(wanted)
-            new = wanted.keys() - self._configs.keys()
-            for name in self._configs.keys() - wanted.keys():
+            configs = model_server_config.checked(config, self._configs)
+            labels = self._checked_labels(configs)
+            new = configs.keys() - self._configs.keys()
+            for name in self._configs.keys() - configs.keys():
                 self._remove(name)
-            self._configs = dict(wanted)
+            self._configs = dict(configs)
             self._labels = labels
-            errors = {name: self._update(model) for name, model in wanted.items()}
+            errors = {name: self._update(model) for name, model in configs.items()}
             failed = {name: error for name, error in errors.items() if error and name in new}
             if failed:
                 causes = "".join(
@@ -274,16 +274,16 @@ class Models:
         with self._lock:
             self._versions.setdefault(name, {})
         try:
-            wanted = model_server_config.versions_wanted(config)
+            versions = model_server_config.versions_wanted(config)
         except ServingError as error:
             if self._logged_errors.get(name) != error.message:  # once, not in every poll
                 logger.error("%s", error.message)
             self._logged_errors[name] = error.message
             return error
         self._logged_errors.pop(name, None)
-        if not wanted and self._wanted[name]:
+        if not versions and self._wanted[name]:
             logger.warning("No versions of servable %s are left; unloading it", name)
-        self._wanted[name] = wanted
+        self._wanted[name] = versions
         self._reconcile(name)
         if self._available.get(name):
             return None
