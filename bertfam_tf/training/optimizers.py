@@ -1,6 +1,6 @@
 """AdamW, LAMB and Muon without decay on norms and biases."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -39,14 +39,7 @@ def _on_tensorflow() -> bool:
 
 
 def _apply_adam(
-    variable: Any,
-    first: Any,
-    second: Any,
-    gradient: Any,
-    rate: Any,
-    betas: tuple[float, float],
-    powers: Sequence[Any],
-    epsilon: Any,
+    variable: Any, moments: Any, gradient: Any, rate: Any, betas: Any, powers: Any, epsilon: Any
 ) -> None:
     """Updates weights and moments on TensorFlow in one pass, instead of about fifteen operations.
 
@@ -56,8 +49,8 @@ def _apply_adam(
 
     tf.raw_ops.ResourceApplyAdam(
         var=variable.handle,
-        m=first.value.handle,
-        v=second.value.handle,
+        m=moments[0].value.handle,
+        v=moments[1].value.handle,
         beta1_power=powers[0],
         beta2_power=powers[1],
         lr=rate,
@@ -242,7 +235,7 @@ class AdamW(_Adaptive, keras.optimizers.AdamW):
                 # A subtraction would pass over the weights once more.
                 self.assign(variable, variable * (1 - decay))
             betas = (self.beta_1, self.beta_2)
-            _apply_adam(variable, first, second, gradient, rate, betas, powers, epsilon)
+            _apply_adam(variable, (first, second), gradient, rate, betas, powers, epsilon)
             return
         self.assign_add(first, (gradient - first) * (1 - self.beta_1))
         self.assign_add(second, (ops.square(gradient) - second) * (1 - self.beta_2))
@@ -337,7 +330,7 @@ class Muon(_Adaptive, keras.optimizers.Muon):
         step = ops.cast(self.iterations + 1, dtype)
         powers = (ops.power(betas[0], step), ops.power(betas[1], step))
         rate = rate * self.adam_lr_ratio
-        _apply_adam(variable, first, second, gradient, rate, betas, powers, self.epsilon)
+        _apply_adam(variable, (first, second), gradient, rate, betas, powers, self.epsilon)
 
     def zeropower_via_newtonschulz5(self, x, steps):
         # The norm is computed from the weights' dtype: a long sum loses digits in half precision.
