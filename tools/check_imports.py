@@ -41,7 +41,7 @@ LAYERS = [
 # Methods for the convenience of users that only call a function; and what Keras lacks when it runs
 # on TensorFlow.
 ALLOWED = {
-    ("training.optimizers", "AdamW.update_step"),
+    ("training.optimizers", "_apply_adam"),
     ("layers.fused", "Dropout.call"),
     ("layers.fused", "Product.__call__"),
     ("layers.fused", "gelu"),
