@@ -688,6 +688,16 @@ def test_minimal_pairs(saved, smallest, tmp_path, capsys):
     printed = capsys.readouterr()
     assert json.loads(printed.out) == {"order": expected, "mean": expected}
     assert "1/1" in printed.err
+    file = tmp_path / "scores.json"
+    again = ["evaluate", str(path), "--blimp", str(tmp_path), "--output", str(file)]
+    assert main(again) == 0
+    assert json.loads(file.read_text()) == {"order": expected}
+    file.write_text('{"order": 0.25}')
+    capsys.readouterr()
+    assert main(again) == 0
+    assert json.loads(capsys.readouterr().out) == {"order": 0.25, "mean": 0.25}
+    assert main(["evaluate", str(path), "--output", str(file)]) == 2
+    assert "--output is for --blimp" in capsys.readouterr().err
 
 
 def test_minimal_pairs_of_another_task(smallest, tmp_path, capsys):

@@ -57,6 +57,11 @@ def add(commands: Commands) -> None:
         help="of a language model: how often it prefers the acceptable sentence of minimal pairs, "
         "by paradigm (DIR/*.jsonl or *.jsonl.gz)",
     )
+    parser.add_argument(
+        "--output",
+        metavar="FILE",
+        help="with --blimp, a JSON file with the scores of paradigms; an interrupted run resumes",
+    )
     parser.add_argument("--batch-size", type=int, default=32, help="with --blimp (%(default)s)")
 
 
@@ -66,6 +71,8 @@ def run(options: argparse.Namespace) -> None:
     if options.blimp:
         _minimal_pairs(options)
         return
+    if options.output:
+        raise ValueError("--output is for --blimp; metrics of a split are printed.")
     from bertfam_tf.recipes.directory import RECIPE
     from bertfam_tf.recipes.reading import load_run
 
@@ -137,7 +144,9 @@ def _minimal_pairs(options: argparse.Namespace) -> None:
     set_language(task, options)
     # Only the result is written to stdout, not the progress bar.
     with contextlib.redirect_stdout(sys.stderr):
-        scores = metrics.minimal_pairs(task, pairs, batch_size=options.batch_size)
+        scores = metrics.minimal_pairs(
+            task, pairs, batch_size=options.batch_size, file=options.output
+        )
     print(json.dumps({name: round(value, 4) for name, value in scores.items()}))
 
 

@@ -61,8 +61,8 @@ def minimal_pairs(
             ``read_minimal_pairs`` reads it, such as BLiMP's.
         batch_size: sentences that are scored together.
         verbose: 0 prints no progress bar.
-        file: a JSON file that gets the fraction of each paradigm when it is known; paradigms that
-            it has are not scored again, as after an interruption.
+        file: a JSON file, written after each paradigm, from which an interrupted scoring of the
+            same model resumes; None to keep nothing.
 
     Returns:
         The fraction of pairs by paradigm, and ``mean``, the mean of the paradigms.
@@ -70,6 +70,7 @@ def minimal_pairs(
     Raises:
         TypeError: if the task is no language model.
         ValueError: if there are no pairs, or a file is invalid.
+        OSError: if ``file`` cannot be written.
     """
     if not hasattr(task, "log_likelihood"):
         raise TypeError(
@@ -80,24 +81,24 @@ def minimal_pairs(
         pairs = read_minimal_pairs(pairs)
     if not pairs or not all(map(len, pairs.values())):
         raise ValueError("pairs must have at least one pair in each paradigm.")
+    fractions = {} if file is None else _stored(Path(file))
     bar = keras.utils.Progbar(len(pairs), verbose=verbose, unit_name="paradigm")
-    stored = {} if file is None else _stored(Path(file))
-    fractions: dict[str, float] = {}
     for number, (name, rows) in enumerate(pairs.items(), 1):
-        if name in stored:
-            fractions[name] = stored[name]
-            bar.update(number, [("accuracy", fractions[name])])
-            continue
-        # Sentences of about one length together.
-        sentences = sorted({text for pair in rows for text in pair}, key=len)
-        scores = task.log_likelihood(sentences, batch_size=batch_size)
-        by_sentence = dict(zip(sentences, scores.tolist(), strict=True))
-        right = [by_sentence[good] > by_sentence[bad] for good, bad in rows]
-        fractions[name] = float(np.mean(right))
-        if file is not None:
-            files.write(file, json.dumps(fractions, indent=2) + "\n")
+        if name not in fractions:
+            fractions[name] = _fraction(task, rows, batch_size)
+            if file is not None:
+                files.write(file, json.dumps(fractions, indent=2) + "\n")
         bar.update(number, [("accuracy", fractions[name])])
+    fractions = {name: fractions[name] for name in pairs}
     return {**fractions, "mean": float(np.mean(list(fractions.values())))}
+
+
+def _fraction(task: Any, rows: Sequence[tuple[str, str]], batch_size: int) -> float:
+    # Sentences of about one length together.
+    sentences = sorted({text for pair in rows for text in pair}, key=len)
+    scores = task.log_likelihood(sentences, batch_size=batch_size)
+    by_sentence = dict(zip(sentences, scores.tolist(), strict=True))
+    return float(np.mean([by_sentence[good] > by_sentence[bad] for good, bad in rows]))
 
 
 def _stored(file: Path) -> dict[str, float]:

@@ -297,8 +297,8 @@ class Muon(_Adaptive, keras.optimizers.Muon):
     Args:
         learning_rate: the same as for ``keras.optimizers.Muon``.
         factors, skip_nonfinite: the same as for ``AdamW``.
-        products: the dtype of the matrix products that orthogonalize, such as "bfloat16", as in
-            Jordan's code; None for the dtype of the weights.
+        newton_schulz_dtype: the dtype of the iterations, such as "bfloat16", as in Jordan's code;
+            None for the dtype of the weights.
         **kwargs: further arguments of ``keras.optimizers.Muon``.
     """
 
@@ -307,14 +307,14 @@ class Muon(_Adaptive, keras.optimizers.Muon):
         learning_rate: Any,
         factors: Mapping[str, float] | None = None,
         *,
-        products: str | None = None,
+        newton_schulz_dtype: str | None = None,
         **kwargs: Any,
     ):
         kwargs.setdefault("exclude_layers", ["_head/"])
         # One decay for all weights.
         kwargs["adam_weight_decay"] = kwargs.get("weight_decay")
         super().__init__(learning_rate, factors, **kwargs)
-        self.products = products
+        self.newton_schulz_dtype = newton_schulz_dtype
 
     def update_step(self, gradient, variable, learning_rate):
         index, dtype = self._get_variable_index(variable), variable.dtype
@@ -334,7 +334,7 @@ class Muon(_Adaptive, keras.optimizers.Muon):
 
     def zeropower_via_newtonschulz5(self, x, steps):
         # The norm is computed from the weights' dtype: a long sum loses digits in half precision.
-        step = ops.cast(x / (ops.norm(x) + 1e-7), self.products or x.dtype)
+        step = ops.cast(x / (ops.norm(x) + 1e-7), self.newton_schulz_dtype or x.dtype)
         tall = x.shape[0] > x.shape[1]
         step = ops.transpose(step) if tall else step
         one = ops.eye(min(x.shape), dtype=step.dtype)
@@ -347,7 +347,7 @@ class Muon(_Adaptive, keras.optimizers.Muon):
         return ops.cast(step, x.dtype)
 
     def get_config(self):
-        return {**super().get_config(), "products": self.products}
+        return {**super().get_config(), "newton_schulz_dtype": self.newton_schulz_dtype}
 
 
 # Classes and their options by the names in recipes, ``settings.OPTIMIZERS``.
@@ -442,7 +442,7 @@ def from_settings(
     """
     kind, options = _BY_NAME[settings.optimizer]
     if kind is Muon and keras.config.dtype_policy().compute_dtype == "bfloat16":
-        options = {**options, "products": "bfloat16"}
+        options = {**options, "newton_schulz_dtype": "bfloat16"}
     beta_2 = "adam_beta_2" if kind is Muon else "beta_2"
     return _scheduled(
         kind,

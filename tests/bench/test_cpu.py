@@ -1,6 +1,7 @@
 """`make bench`: taking turns, numbers and tables, without the libraries that are measured."""
 
 import os
+import re
 
 import numpy as np
 import pytest
@@ -253,6 +254,15 @@ def test_the_picture_without_results(nothing, tmp_path):
     pytest.importorskip("matplotlib")
     report.picture(nothing, tmp_path / "picture.png")
     assert (tmp_path / "picture.png").stat().st_size > 1000
+
+
+def test_training_is_compared_round_by_round(nothing):
+    def rounds(*rows):
+        return [dict(rows=x, cpu=2.0, peak=900.0, loss=0.5) for x in rows]
+
+    nothing.training["fine-tune"] = {engines.OURS: rounds(40, 20), "other": rounds(20, 10)}
+    text = report.document(nothing, FULL, "make bench", "MiniLM-L6")
+    assert re.search(r"\| other \| 2\.00 \| 7\.5 ± 33 % \| 900 \| 0\.500 \|", text)
 
 
 def test_plans_measure_each_batch():

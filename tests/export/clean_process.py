@@ -34,13 +34,24 @@ def _decoded(values):
 
 def _check_same(what, found, expected):
     assert found.keys() == expected.keys(), what
+    decided = _decided(expected)
     for name, values in expected.items():
         one, other = np.array(found[name]), np.array(values)
         assert one.shape == other.shape, (what, name, one.shape, other.shape)
         if one.dtype.kind == "f":
-            np.testing.assert_allclose(one, other, rtol=1e-5, atol=2e-5, err_msg=f"{what} {name}")
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=5e-5, err_msg=f"{what} {name}")
         else:
+            one, other = one[decided], other[decided]
             np.testing.assert_array_equal(one, other, err_msg=f"{what} {name}")
+
+
+def _decided(answers):
+    """Returns the index of rows whose two highest scores differ by more than rounding."""
+    scores = np.array(answers.get("scores", []))
+    if scores.dtype.kind != "f" or scores.ndim != 2 or scores.shape[1] < 2:
+        return slice(None)
+    second, first = np.sort(scores, axis=1)[:, -2:].T
+    return first - second > 1e-4
 
 
 # Signatures of serialized tf.Examples.

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -123,6 +124,9 @@ def _features(task):
     features = {name: TEXTS if i == 0 else OTHERS for i, name in enumerate(names)}
     if "choices" in names:
         features["choices"] = [list(pair) for pair in zip(TEXTS, OTHERS, strict=True)]
+    if isinstance(task, bf.MaskedLM):  # refuses a text with the mask of another model alone
+        mask = task.mask_token.encode()
+        features["text"] = [re.sub(rb"\[MASK\]|<mask>", mask, text) for text in TEXTS]
     return features
 
 

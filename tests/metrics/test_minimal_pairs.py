@@ -43,6 +43,11 @@ def test_goes_on_after_an_interruption(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         minimal_pairs(Interrupted(), PAIRS, verbose=0, file=file)
     assert json.loads(file.read_text()) == {"agreement": pytest.approx(2 / 3)}
+    # A paradigm that comes later is kept, too.
+    file.write_text('{"islands": 0.5}')
+    with pytest.raises(KeyboardInterrupt):
+        minimal_pairs(Interrupted(), {**PAIRS, "last": [("a", "aaa")]}, verbose=0, file=file)
+    assert json.loads(file.read_text()) == {"islands": 0.5, "agreement": pytest.approx(2 / 3)}
     file.write_text('{"agreement": 0.25}')
     found = minimal_pairs(_ShortIsLikely(), PAIRS, verbose=0, file=file)
     assert found == {"agreement": 0.25, "islands": 0.0, "mean": 0.125}

@@ -235,6 +235,12 @@ def test_minimal_pairs_are_a_metric(files, tmp_path, monkeypatch):
         metrics = json.loads((tmp_path / workers / "only/0/pairs/metrics.json").read_text())
         assert set(metrics) == {"order", "mean"}
         found.append(metrics)
+        # As if it had been interrupted: what is known is not scored again.
+        (tmp_path / workers / "only/0/pairs/metrics.json").unlink()
+        (tmp_path / workers / "only/0/pairs/minimal_pairs.json").write_text('{"order": 0.25}')
+        assert cli.main(["experiment", file, "--workers", workers, output]) == 0
+        metrics = json.loads((tmp_path / workers / "only/0/pairs/metrics.json").read_text())
+        assert metrics == {"order": 0.25, "mean": 0.25}
     assert found[0] == found[1]
     with pytest.raises(ValueError, match="minimal_pairs needs evaluate"):
         load_experiment(

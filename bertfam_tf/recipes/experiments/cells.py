@@ -25,6 +25,8 @@ from bertfam_tf.recipes.schema import DistillRecipe, PretrainRecipe
 EVALUATE = "evaluate"
 # The setting of an evaluation on minimal pairs: their folder.
 PAIRS = "minimal_pairs"
+# Its scores so far, in the directory of the evaluation.
+PAIRS_FILE = "minimal_pairs.json"
 
 
 @dataclass(frozen=True)
@@ -286,7 +288,10 @@ def _evaluation(
             directory=expand(place),
             verb=EVALUATE,
             recipe=parent.directory,
-            overrides=(f"--blimp={step.minimal_pairs}",),
+            overrides=(
+                f"--blimp={step.minimal_pairs}",
+                f"--output={expand(place) / PAIRS_FILE}",
+            ),
             settings={"evaluate": str(parent.directory), PAIRS: step.minimal_pairs},
             parents=(parent,),
         )

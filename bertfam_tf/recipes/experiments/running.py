@@ -20,7 +20,7 @@ from bertfam_tf.files import write
 from bertfam_tf.names import truncated
 from bertfam_tf.recipes.directory import METRICS, MODEL, Flops
 from bertfam_tf.recipes.experiments import hardware
-from bertfam_tf.recipes.experiments.cells import EVALUATE, PAIRS, Cell, Run
+from bertfam_tf.recipes.experiments.cells import EVALUATE, PAIRS, PAIRS_FILE, Cell, Run
 from bertfam_tf.recipes.reading import expand, load_run
 
 _log = logging.getLogger(__name__)
@@ -178,7 +178,7 @@ def _score_pairs(run: Run) -> dict[str, float]:
     directory = str(run.recipe / MODEL)
     # Pretraining writes a checkpoint.
     task = tasks.load(directory) if tasks.is_saved(directory) else tasks.load_checkpoint(directory)
-    file = run.directory / "minimal_pairs.json"
+    file = run.directory / PAIRS_FILE
     return metrics.minimal_pairs(task, expand(run.settings[PAIRS]), file=file)
 
 

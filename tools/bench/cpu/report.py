@@ -274,8 +274,13 @@ def _training(results: Results) -> str:
             rows.append(
                 [name, *map(ratio, pairs), rate(spread(values)), f"{most:,.0f}", f"{loss:.3f}"]
             )
-        ratios = [f"{name} / its" for name in ours]
-        head = [titles[task], *ratios, "per second", "most resident MB", "mean loss"]
+        head = [
+            titles[task],
+            *(f"{name} / its" for name in ours),
+            "per second",
+            "most resident MB",
+            "mean loss",
+        ]
         parts.append(table(head, rows))
     if results.first:
         rows = [[name, f"{each['first']:.1f}"] for name, each in results.first.items()]
