@@ -92,7 +92,7 @@ def scratch(target: str | os.PathLike[str], *, inside: bool = False) -> Iterator
     """
     target = _real_path(target)
     parent = target if inside else target.parent
-    missing = [each for each in (parent, *parent.parents) if not each.exists()]
+    missing = [folder for folder in (parent, *parent.parents) if not folder.exists()]
     try:
         parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers(target, inside=inside)
@@ -109,9 +109,9 @@ def scratch(target: str | os.PathLike[str], *, inside: bool = False) -> Iterator
     finally:
         shutil.rmtree(path, ignore_errors=True)
         _release(lock)
-        for each in missing:
+        for folder in missing:
             with suppress(OSError):  # not empty, because it has been written
-                each.rmdir()
+                folder.rmdir()
 
 
 def move_into_place(source: Path, target: Path, *, replace: bool = True) -> None:

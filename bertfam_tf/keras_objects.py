@@ -61,7 +61,7 @@ def register() -> None:
     """Registers the classes with Keras: now if Keras is imported, otherwise when it is."""
     if _SAVING in sys.modules:
         _register(sys.modules[_SAVING])
-    elif not any(isinstance(each, _OnImport) for each in sys.meta_path):
+    elif not any(isinstance(finder, _OnImport) for finder in sys.meta_path):
         sys.meta_path.insert(0, _OnImport())
 
 

@@ -247,7 +247,7 @@ def _assets(tokenizer: Path) -> list[str]:
 def _no_checkpoint(name: str, presets: Iterable[str] = ()) -> str:
     """The error for a name that is neither a directory nor a known source."""
     meant = {package: f"package:{package}" for package in _PACKAGES}
-    meant |= {each: each for each in presets}
+    meant |= {preset: preset for preset in presets}
     near = get_close_matches(name, meant, n=1, cutoff=0.8)
     hint = meant[near[0]] if near else None
     for start, organisation in _ORGANISATIONS.items():

@@ -2,11 +2,15 @@
 
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from logging import Logger
 from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
 
+P = ParamSpec("P")
+R = TypeVar("R")
 _PACKAGE = str(Path(__file__).parent)
 
 
@@ -33,14 +37,41 @@ def warn(message: str | Warning, category: type[Warning] = UserWarning) -> None:
     warnings.warn(message, category, stacklevel=level)
 
 
+def renamed_arguments(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorates a function that also takes arguments by their names in version 0.1, and warns.
+
+    Args:
+        **names: the new name by old name.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @wraps(function)
+        def renamed(*args: P.args, **kwargs: P.kwargs) -> R:
+            arguments: dict[str, Any] = dict(kwargs)
+            for old in names.keys() & arguments.keys():
+                warn(
+                    f"{function.__name__}: {old} is now {names[old]}; the old name is for version "
+                    "0.1 only.",
+                    FutureWarning,
+                )
+                arguments[names[old]] = arguments.pop(old)
+            return function(*args, **arguments)
+
+        return renamed
+
+    return decorate
+
+
 @contextmanager
 def new_heads_logged(log: Logger) -> Iterator[None]:
     """Logs that a head is new, in place of the warning, where the task is trained next."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield
-    for each in caught:
-        if isinstance(each.message, UntrainedWarning):
-            log.info("%s", each.message.reason)
+    for warning in caught:
+        if isinstance(warning.message, UntrainedWarning):
+            log.info("%s", warning.message.reason)
         else:
-            warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
+            warnings.warn_explicit(
+                warning.message, warning.category, warning.filename, warning.lineno
+            )

@@ -137,7 +137,7 @@ def one_of(name: str, value: Any, choices: Iterable[Any], why: str = "") -> None
         why: a reason that the error ends with, such as ``"; other optimizers have no such slot"``.
     """
     known = list(choices)
-    if any(isinstance(value, type(each)) and value == each for each in known):
+    if any(isinstance(value, type(choice)) and value == choice for choice in known):
         return
     near = get_close_matches(truncated(value), map(str, known), n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
@@ -182,17 +182,17 @@ def in_range(
 
 def _values(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, Mapping):
-        for key, each in value.items():
-            yield from _values(f"{name}.{key}", each)
+        for key, element in value.items():
+            yield from _values(f"{name}.{key}", element)
     elif isinstance(value, list | tuple):
-        for i, each in enumerate(value):
-            yield from _values(f"{name}.{i}", each)
+        for i, element in enumerate(value):
+            yield from _values(f"{name}.{i}", element)
     else:
         yield name, value
 
 
 def _listed(choices: Iterable[Any]) -> str:
-    names = [str(each) for each in choices]
+    names = [str(choice) for choice in choices]
     return " or ".join(names) if len(names) < 3 else f"one of {', '.join(names)}"
 
 

@@ -291,37 +291,39 @@ def check(result: Load, target: Target, expected: Sequence[Sequence[Any]]) -> Ch
     known = [
         _version(target, answer, [e[place] for e in expected]) for place, answer in result.distinct
     ]
-    found = [known[a] if a >= 0 else None for a in result.answer]
+    versions = [known[a] if a >= 0 else None for a in result.answer]
     seen = [math.inf] * len(expected)  # time of the first answer of each version
-    for begun, took, version in zip(result.begun, result.took, found, strict=True):
+    for begun, took, version in zip(result.begun, result.took, versions, strict=True):
         if version is not None:
             seen[version] = min(seen[version], begun + took)
     wrong = 0
-    for answer, begun, version in zip(result.answer, result.begun, found, strict=True):
+    for answer, begun, version in zip(result.answer, result.begun, versions, strict=True):
         if version is None:
             wrong += answer >= 0
         else:
             wrong += any(begun > newer for newer in seen[version + 1 :])
-    return Check(wrong, [found.count(version) for version in range(len(expected))])
+    return Check(wrong, [versions.count(version) for version in range(len(expected))])
 
 
 def _version(target: Target, answer: bytes, expected: Sequence[Any]) -> int | None:
     try:
-        found = target.decode(answer)
+        decoded = target.decode(answer)
     except Exception:  # not an answer
         return None
-    return next((v for v, each in enumerate(expected) if same(found, each)), None)
+    return next((v for v, candidate in enumerate(expected) if same(decoded, candidate)), None)
 
 
-def same(found: Any, expected: Any) -> bool:
+def same(answer: Any, expected: Any) -> bool:
     """Whether two answers are equal, numbers within the tolerance."""
-    if isinstance(found, dict) and isinstance(expected, dict):
-        return found.keys() == expected.keys() and all(same(found[k], expected[k]) for k in found)
-    if isinstance(found, list) and isinstance(expected, list):
-        return len(found) == len(expected) and all(map(same, found, expected))
-    if isinstance(found, float | int) and isinstance(expected, float | int):
-        return math.isclose(found, expected, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
-    return bool(found == expected)
+    if isinstance(answer, dict) and isinstance(expected, dict):
+        return answer.keys() == expected.keys() and all(
+            same(answer[k], expected[k]) for k in answer
+        )
+    if isinstance(answer, list) and isinstance(expected, list):
+        return len(answer) == len(expected) and all(map(same, answer, expected))
+    if isinstance(answer, float | int) and isinstance(expected, float | int):
+        return math.isclose(answer, expected, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+    return bool(answer == expected)
 
 
 def answers_of(version_dir: str | Path, instances: Sequence[Any], signature: str) -> list[Any]:
@@ -345,22 +347,22 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         if value.keys() == {"b64"}:
             return base64.b64decode(value["b64"]).decode("utf-8", "replace")
-        named = {name: _plain(each) for name, each in value.items()}
-        return named if len(named) != 1 else next(iter(named.values()))
+        values = {name: _plain(item) for name, item in value.items()}
+        return values if len(values) != 1 else next(iter(values.values()))
     if isinstance(value, list):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     return _plain(value.tolist()) if hasattr(value, "tolist") else value
 
 
-def report(result: Load, found: Check) -> str:
+def report(result: Load, checked: Check) -> str:
     """Formats the results for people."""
     shares = ", ".join(f"p{p} {result.percentile(p / 100):.1f}" for p in (50, 90, 99, 100))
     lines = [
         f"{len(result.answer):,} requests in {result.seconds:.1f} s: "
         f"{result.throughput:,.0f} answers/s; milliseconds: {shares}",
-        f"failed: {result.failed}; wrong: {found.wrong}; by version: {found.versions}",
+        f"failed: {result.failed}; wrong: {checked.wrong}; by version: {checked.versions}",
         *(f"  {count} × {reason}" for reason, count in result.failures.most_common(5)),
     ]
     if result.memory:
@@ -401,9 +403,9 @@ async def _run(options: argparse.Namespace) -> bool:
         concurrency=options.concurrency,
         pid=options.pid,
     )
-    found = check(result, asked, expected)
-    print(report(result, found))
-    return not (result.failed or found.wrong)
+    checked = check(result, asked, expected)
+    print(report(result, checked))
+    return not (result.failed or checked.wrong)
 
 
 def main() -> None:

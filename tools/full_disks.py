@@ -29,23 +29,14 @@ import bertfam_tf.export
 import bertfam_tf.objectives
 import bertfam_tf.recipes
 import bertfam_tf.search
-from bertfam_tf import cli
 from bertfam_tf.checkpoints import save_pretrained
 from tools.kill_runs import VERBS as KILLED
-from tools.kill_runs import check_export, write_inputs
+from tools.kill_runs import check_export, command, write_inputs
 
 _FULL = "No space left on device"
 # Their outputs contain no times, random names or paths.
 _REPEATED = ("vocabulary", "convert", "save_pretrained", "shards", "predict", "index")
 _SECONDS = 600
-
-
-def _command(*arguments: str) -> Callable[[Path, Path], int]:
-    def run(inputs: Path, directory: Path) -> int:
-        names = {"inputs": inputs, "directory": directory}
-        return cli.main([argument.format(**names) for argument in arguments])
-
-    return run
 
 
 def _shards(inputs: Path, directory: Path) -> int:
@@ -71,7 +62,7 @@ def _save_pretrained(inputs: Path, directory: Path) -> int:
 
 
 VERBS: dict[str, Callable[[Path, Path], int]] = {
-    "vocabulary": _command(
+    "vocabulary": command(
         *("vocabulary", "wordpiece", "--size", "300", "--input", "{inputs}/texts.txt"),
         *("--output", "{directory}/vocabulary"),
     ),
@@ -80,7 +71,7 @@ VERBS: dict[str, Callable[[Path, Path], int]] = {
     "save_pretrained": _save_pretrained,
     "shards": _shards,
     "predict": KILLED["predict"].run,
-    "index": _command(
+    "index": command(
         *("index", "{inputs}/checkpoint", "--input", "{inputs}/texts.txt"),
         *("--output", "{directory}/index"),
     ),
@@ -88,8 +79,8 @@ VERBS: dict[str, Callable[[Path, Path], int]] = {
     "export --tflite": KILLED["export --tflite"].run,
     "train": KILLED["fit"].run,
     "pretrain": KILLED["pretrain"].run,
-    "distill": _command("distill", "{inputs}/distillation.yaml", "output={directory}/run"),
-    "sweep": _command(
+    "distill": command("distill", "{inputs}/distillation.yaml", "output={directory}/run"),
+    "sweep": command(
         *("sweep", "{inputs}/recipe.yaml", "output={directory}/runs", "train.epochs=1"),
         *("train.patience=null", "--over", "train.seed=0,1"),
     ),

@@ -20,6 +20,7 @@ import shutil
 import sys
 import types
 from pathlib import Path
+from unittest import mock
 
 os.environ["TF_USE_LEGACY_KERAS"] = "1"  # before TensorFlow is imported: its v1 layers need it
 
@@ -110,15 +111,10 @@ def _modeling(clone: Path, name: str):
         "tensorflow.compat.v1": v1,
     }
     stubs["tensorflow.compat"].v1 = v1
-    before = {module: sys.modules.get(module) for module in stubs}
-    sys.modules.update(stubs)
-    try:
+    with mock.patch.dict(sys.modules, stubs):
         spec = importlib.util.spec_from_file_location(name, clone / "modeling.py")
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-    finally:
-        for key, value in before.items():
-            sys.modules.pop(key) if value is None else sys.modules.__setitem__(key, value)
     return module
 
 

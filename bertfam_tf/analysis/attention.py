@@ -77,6 +77,6 @@ def attention_maps(task: Task, x: Any) -> AttentionMaps:
         raise ValueError(f"The {backbone.family} backbone has no attention.")
     example = packed_example(task, texts_of_example(task, x))
     name = "attention_probabilities"
-    kept = {n: x for n, x in example.inputs.items() if n in backbone.token_inputs}
-    layers = backbone(kept, training=False, outputs=name)[name]
+    inputs = {n: x for n, x in example.inputs.items() if n in backbone.token_inputs}
+    layers = backbone(inputs, training=False, outputs=name)[name]
     return AttentionMaps(example, [keras.ops.convert_to_numpy(layer)[0] for layer in layers])

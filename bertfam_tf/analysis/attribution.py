@@ -91,7 +91,7 @@ def _scores(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Computes scores (points,) for embeddings (points, length, width), and their gradients."""
     count = points.shape[0]
-    inputs = {n: tf.repeat(each, count, axis=0) for n, each in example.inputs.items()}
+    inputs = {n: tf.repeat(tensor, count, axis=0) for n, tensor in example.inputs.items()}
     with tf.GradientTape() as tape:
         tape.watch(points)
 
@@ -100,7 +100,7 @@ def _scores(
 
         with unpadding(False), substituted_calls({table: embed}):
             logits = task(inputs, training=False)
-        scores = tf.add_n([tf.cast(logits[(slice(None), *each)], "float32") for each in places])
+        scores = tf.add_n([tf.cast(logits[(slice(None), *place)], "float32") for place in places])
     return scores, tape.gradient(scores, points)
 
 

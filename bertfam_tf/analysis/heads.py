@@ -295,8 +295,8 @@ def pair_ablation(
     if heads is None:
         heads = [
             (i, head)
-            for i, each in enumerate(attentions(_backbone(model)))
-            for head in range(each.num_heads)
+            for i, layer in enumerate(attentions(_backbone(model)))
+            for head in range(layer.num_heads)
         ]
     changes = np.zeros((len(heads),) * 2)
     progress = keras.utils.Progbar(
@@ -335,7 +335,7 @@ def importance(
         verbose: whether to show a progress bar.
     """
     parts: list[Any] = [*attentions(task.backbone), *feed_forwards(task.backbone)]
-    outputs = [_outputs_of_parts(each) for each in parts]
+    outputs = [_outputs_of_parts(part) for part in parts]
     kernels = [variable for variable, *_ in outputs]
     x, y, _ = inputs.examples(x, y, None, task.fields, task.components.targets.prepared)
     if isinstance(x, tf.data.Dataset):
@@ -373,11 +373,11 @@ def importance(
     number = 0
     progress = keras.utils.Progbar(None, verbose=int(verbose), unit_name="example")
     for batch in batches:
-        values = [each.numpy().astype("float64") for each in products(batch)]
+        values = [product.numpy().astype("float64") for product in products(batch)]
         sums = values if sums is None else [a + b for a, b in zip(sums, values, strict=True)]
         number += 1
         progress.add(1)
     assert sums is not None
-    means = [each / number for each in sums]
+    means = [total / number for total in sums]
     count = len(attentions(task.backbone))
     return Importance(means[:count], means[count:])

@@ -9,6 +9,7 @@ from bertfam_tf.analysis.attention import AttentionMaps
 from bertfam_tf.analysis.attribution import Attribution
 from bertfam_tf.attention_html import attention_html, page
 from bertfam_tf.files import HTML, check_kind, write
+from bertfam_tf.user_warnings import renamed_arguments
 
 _STYLE = """
 .words span, bdi { unicode-bidi: isolate; }
@@ -16,15 +17,16 @@ _STYLE = """
 """
 
 
+@renamed_arguments(found="attribution")
 def write_page(
-    file: str | Path, maps: AttentionMaps | None = None, found: Attribution | None = None
+    file: str | Path, maps: AttentionMaps | None = None, attribution: Attribution | None = None
 ) -> Path:
     """Writes a page that needs nothing else: no server, no other file.
 
     Args:
         file: the HTML file to write.
         maps: the attention of an example, with a choice of layer and head.
-        found: the attribution of its answer to words.
+        attribution: the attribution of its answer to words.
 
     Raises:
         FileExistsError: if there is another kind of file.
@@ -32,8 +34,8 @@ def write_page(
     """
     check_kind(file, *HTML)
     body = []
-    if found is not None:
-        body.append(_words(found))
+    if attribution is not None:
+        body.append(_words(attribution))
     if maps is not None:
         body.append(attention_html(maps.tokens, maps.layers))
     title = "bertfam analyze"

@@ -13,6 +13,7 @@ from bertfam_tf.analysis.attribution import Attribution
 from bertfam_tf.analysis.heads import Ablation
 from bertfam_tf.analysis.patterns import Pattern
 from bertfam_tf.files import PNG, atomic, check_kind
+from bertfam_tf.user_warnings import renamed_arguments
 
 _COLOURS = {
     Pattern.VERTICAL: "tab:blue",
@@ -47,8 +48,9 @@ def _write(figure: Any, file: str | Path) -> Path:
     return target
 
 
+@renamed_arguments(found="patterns")
 def draw_heads(
-    maps: AttentionMaps, file: str | Path, found: Sequence[Sequence[Pattern]] | None = None
+    maps: AttentionMaps, file: str | Path, patterns: Sequence[Sequence[Pattern]] | None = None
 ) -> Path:
     """Draws the attention of all heads: a row for each layer; queries are rows of a panel.
 
@@ -57,7 +59,7 @@ def draw_heads(
     Args:
         maps: the output of ``attention_maps``.
         file: the PNG file to write.
-        found: the output of ``patterns``, for frames in their colours; None for no frames.
+        patterns: the output of ``patterns``, for frames in their colours; None for no frames.
 
     Raises:
         ValueError: if matplotlib is not installed.
@@ -74,14 +76,14 @@ def draw_heads(
                 panel.axis("off")
                 continue
             panel.imshow(layer[j], cmap="Blues", vmin=0, aspect="auto")
-            if found is not None:
+            if patterns is not None:
                 for side in panel.spines.values():
-                    side.set(color=_COLOURS[found[i][j]], linewidth=2)
+                    side.set(color=_COLOURS[patterns[i][j]], linewidth=2)
             if i == 0:
                 panel.set_title(f"head {j}", fontsize=7)
             if j == 0:
                 panel.set_ylabel(f"layer {i}", fontsize=7)
-    if found is not None:
+    if patterns is not None:
         _legend(figure)
     return _write(figure, file)
 
@@ -158,7 +160,7 @@ def draw_ablation(ablation: Ablation, file: str | Path, score: str = "score") ->
         ValueError: if matplotlib is not installed.
         OSError: if the file cannot be written.
     """
-    rows, columns = len(ablation.heads), max(len(each) for each in ablation.heads)
+    rows, columns = len(ablation.heads), max(len(row) for row in ablation.heads)
     values = np.full((rows, columns + 2), np.nan)
     for i, heads in enumerate(ablation.heads):
         values[i, : len(heads)] = heads
@@ -227,7 +229,7 @@ def draw_projection(
     figure = _figure(6.0, 4.8)
     panel = figure.subplots()
     for name in dict.fromkeys(names):
-        chosen = points[[each == name for each in names]]
+        chosen = points[[other == name for other in names]]
         panel.scatter(*chosen.T, s=14, alpha=0.7, label=_plain([name])[0])
     panel.set_xticks([])
     panel.set_yticks([])

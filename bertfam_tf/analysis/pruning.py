@@ -14,18 +14,20 @@ from bertfam_tf.models import Backbone
 from bertfam_tf.models.base import plain_weights
 from bertfam_tf.tasks import Task
 from bertfam_tf.training.layouts import splits
+from bertfam_tf.user_warnings import renamed_arguments
 
 _HEADS, _UNITS = "heads_per_layer", "intermediate_size"
 
 
-def least_important(found: Importance, share: float) -> dict[int, list[int]]:
+@renamed_arguments(found="importance")
+def least_important(importance: Importance, share: float) -> dict[int, list[int]]:
     """Returns the least important heads over all layers; each layer keeps at least one.
 
     Scores of a layer are divided by their norm, because layers have different scales (Michel et al.
     2019, arXiv 1905.10650, "Head importance score for pruning").
 
     Args:
-        found: the output of ``importance``.
+        importance: the output of ``importance``.
         share: the proportion of all heads, from 0 to 1.
 
     Returns:
@@ -38,7 +40,7 @@ def least_important(found: Importance, share: float) -> dict[int, list[int]]:
         raise ValueError(f"share must be at least 0 and below 1, got {share}.")
     scores = [
         scores_of_layer / max(float(np.linalg.norm(scores_of_layer)), 1e-12)
-        for scores_of_layer in found.heads
+        for scores_of_layer in importance.heads
     ]
     order = sorted((x, i, head) for i, row in enumerate(scores) for head, x in enumerate(row))
     number = round(share * len(order))
@@ -53,12 +55,13 @@ def least_important(found: Importance, share: float) -> dict[int, list[int]]:
     return {layer: sorted(heads) for layer, heads in sorted(pruned.items())}
 
 
+@renamed_arguments(found="importance")
 def prune(
     model: Any,
     heads: Mapping[int, Iterable[int]] | None = None,
     units: int | None = None,
     *,
-    found: Importance | None = None,
+    importance: Importance | None = None,
 ) -> Any:
     """Returns a new model without some heads and hidden units; the old one does not change.
 
@@ -70,14 +73,14 @@ def prune(
         heads: the indices of the heads that are taken out, by index of the layer, from 0.
         units: the number of hidden units that each feed-forward layer keeps, the most important
             ones; None for all.
-        found: the output of ``importance``, for ``units``.
+        importance: the output of ``importance``, for ``units``.
 
     Returns:
         A model of the type of ``model``.
 
     Raises:
         ValueError: if the family's layers must have the same number of heads, a layer or head does
-            not exist, a layer would have no heads, or ``units`` is without ``found`` or out of
+            not exist, a layer would have no heads, or ``units`` is without ``importance`` or out of
             range.
     """
     backbone = model if isinstance(model, Backbone) else model.backbone
@@ -107,9 +110,11 @@ def prune(
             _keep(kept, layer, rest)
         changed[_HEADS] = counts
     if units is not None:
-        if found is None:
-            raise ValueError("found must be the output of importance(), to choose hidden units.")
-        for layer, scores in zip(feed_forwards(backbone), found.units, strict=True):
+        if importance is None:
+            raise ValueError(
+                "importance must be the output of importance(), to choose hidden units."
+            )
+        for layer, scores in zip(feed_forwards(backbone), importance.units, strict=True):
             if not 1 <= units <= len(scores):
                 raise ValueError(f"units must be from 1 to {len(scores)}, got {units}.")
             _keep(kept, layer, np.sort(np.argsort(-scores, kind="stable")[:units]).tolist())
@@ -117,7 +122,7 @@ def prune(
     smaller = Backbone(
         backbone.family, {**config.to_dict(), **changed}, dtype=backbone.dtype_policy
     )
-    if heads and [each.num_heads for each in attentions(smaller)] != changed[_HEADS]:
+    if heads and [attention.num_heads for attention in attentions(smaller)] != changed[_HEADS]:
         raise ValueError(f"All layers of {backbone.family} have the same number of heads.")
     pruned = model.with_backbone(smaller) if isinstance(model, Task) else smaller
     values = plain_weights(model)

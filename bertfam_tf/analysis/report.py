@@ -195,7 +195,7 @@ class Report:
     def _slices(self) -> str:
         """Labels, the least accurate first, and quarters by length."""
         rows = self.slices()
-        lengths = [each for each in rows if not each[0].startswith("label ")]
+        lengths = [row for row in rows if not row[0].startswith("label ")]
         labels = sorted(rows[: len(rows) - len(lengths)], key=lambda each: each[2])
         tables = [
             _table(
@@ -276,10 +276,11 @@ def _matrix(labels: Sequence[str], counts: np.ndarray) -> str:
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     if len(labels) > _WITH_NUMBERS:
         return _picture(labels, counts, shares)
-    named = len(labels) <= _WITH_NAMES
+    numbered = len(labels) > _WITH_NAMES
+    shown = range(1, len(labels) + 1) if numbered else labels
     head = "".join(
-        f'<th class="number" title="{html.escape(label)}">{html.escape(label) if named else i}</th>'
-        for i, label in enumerate(labels, 1)
+        f'<th class="number" title="{html.escape(label)}">{html.escape(str(text))}</th>'
+        for label, text in zip(labels, shown, strict=True)
     )
     lines = [f"<tr><th></th>{head}</tr>"]
     for i, label in enumerate(labels):
@@ -289,7 +290,7 @@ def _matrix(labels: Sequence[str], counts: np.ndarray) -> str:
             f"{f'{counts[i, j]:,}' if counts[i, j] else ''}</td>"
             for j, other in enumerate(labels)
         )
-        number = "" if named else f"{i + 1} "
+        number = f"{i + 1} " if numbered else ""
         lines.append(f'<tr><th class="name">{number}{html.escape(label)}</th>{cells}</tr>')
     return f'<div class="wide"><table class="matrix">{"".join(lines)}</table></div>'
 

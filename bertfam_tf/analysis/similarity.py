@@ -42,8 +42,8 @@ def _states(task: Task, texts: Any, batch_size: int) -> list[np.ndarray]:
         texts_of(texts, task.fields), batch_size=batch_size, fields=task.fields
     ):
         inputs = task.preprocess(features)
-        kept = {n: x for n, x in inputs.items() if n in task.backbone.token_inputs}
-        states = task.backbone(kept, training=False, outputs="hidden_states")["hidden_states"]
+        tokens = {n: x for n, x in inputs.items() if n in task.backbone.token_inputs}
+        states = task.backbone(tokens, training=False, outputs="hidden_states")["hidden_states"]
         mask = keras.ops.expand_dims(keras.ops.cast(inputs["padding_mask"], "float32"), -1)
         means = [
             keras.ops.convert_to_numpy(keras.ops.sum(x * mask, 1) / keras.ops.sum(mask, 1))

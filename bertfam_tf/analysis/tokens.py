@@ -85,7 +85,7 @@ def packed_example(task: Task, texts: dict[str, str]) -> Example:
     # With the option ``padding``, a row is longer than its text. Without any token it is padding.
     real = inputs["padding_mask"][0] > 0
     real = tf.where(tf.reduce_any(real), real, True)
-    inputs = {name: tf.boolean_mask(each, real, axis=1) for name, each in inputs.items()}
+    inputs = {name: tf.boolean_mask(tensor, real, axis=1) for name, tensor in inputs.items()}
     ids = inputs["token_ids"][0].numpy()
     shown = [preprocessor.tokenizer.id_to_token(int(i)) for i in ids]
     if "words" in encoded:
@@ -96,7 +96,7 @@ def packed_example(task: Task, texts: dict[str, str]) -> Example:
     for name in names:
         _, starts, ends = preprocessor.tokenizer.tokenize_with_offsets([prompted[name]])
         first = _FIRST_CODE + len(spans)
-        spans += [(name, *each) for each in zip(starts[0].numpy(), ends[0].numpy(), strict=True)]
+        spans += [(name, *span) for span in zip(starts[0].numpy(), ends[0].numpy(), strict=True)]
         codes.append(tf.ragged.constant([range(first, _FIRST_CODE + len(spans))], tf.int32, 1))
     places = pack(codes)["token_ids"][0][real].numpy() - _FIRST_CODE
     words: list[Word] = []
@@ -125,7 +125,7 @@ def _tagged_words(encoded: dict[str, Any], feature: str, real: tf.Tensor) -> lis
     for position in np.flatnonzero(piece >= 0):
         current = int(word[position]) if word[position] >= 0 else current
         tokens.setdefault(current, []).append(int(position))
-    columns = (each.values.numpy() for each in (words.text, words.first_byte, words.end_byte))
+    columns = (column.values.numpy() for column in (words.text, words.first_byte, words.end_byte))
     return [
         Word(
             text.decode("utf-8", "replace"), feature, int(start), int(end), tuple(tokens.get(i, ()))

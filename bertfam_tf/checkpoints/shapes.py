@@ -37,9 +37,9 @@ def declared(
     table = family.huggingface.weights if family.huggingface else {}
     for path in (*table, *(f"{{{letter}}}" for letter in family.indices)):
         count = 1
-        for letter, each in family.counts(path, config).items():
-            count *= each
-            _check_count(family.indices[letter], each, count, stored, what)
+        for letter, number in family.counts(path, config).items():
+            count *= number
+            _check_count(family.indices[letter], number, count, stored, what)
     fields = {field.name for field in dataclasses.fields(config)}
     capped = {"num_layers", *family.indices.values()} & fields
     if not table or getattr(config, "heads_per_layer", None):

@@ -60,13 +60,13 @@ class Format:
     read: Callable[[Path, str | None], Source]
 
 
-def requested_family(requested: str | None, found: Family, format: str, file: Path) -> Family:
+def requested_family(requested: str | None, stored: Family, format: str, file: Path) -> Family:
     """Returns the requested family, or the one that the file names.
 
     Raises:
         CheckpointError: if the two have different names in the format.
     """
-    record = registry.get(requested) if requested else found
-    if format not in record.formats or record.formats[format] != found.formats.get(format):
-        raise CheckpointError(f"{file} is for {found.name}, which {record.name} cannot read.")
+    record = registry.get(requested) if requested else stored
+    if format not in record.formats or record.formats[format] != stored.formats.get(format):
+        raise CheckpointError(f"{file} is for {stored.name}, which {record.name} cannot read.")
     return record

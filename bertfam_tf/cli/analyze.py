@@ -107,20 +107,20 @@ def _analyze_heads(options: argparse.Namespace, task: Any, output: Path) -> None
     metric = options.metric or next(iter(known), "loss")
     if metric not in (*known, "loss"):
         raise ValueError(unknown("metric", metric, known))
-    found = analysis.ablation(task, lambda: scores()[metric], mode=options.mode)
-    analysis.draw_ablation(found, output / "heads.png", metric)
+    ablation = analysis.ablation(task, lambda: scores()[metric], mode=options.mode)
+    analysis.draw_ablation(ablation, output / "heads.png", metric)
     changes = {
         "metric": metric,
         "mode": options.mode,
-        "score": found.score,
-        "without_head": [each.tolist() for each in found.heads],
-        "without_layer": found.layers.tolist(),
+        "score": ablation.score,
+        "without_head": [row.tolist() for row in ablation.heads],
+        "without_layer": ablation.layers.tolist(),
     }
     if options.pairs:
-        sizes = {(i, j): abs(x) for i, row in enumerate(found.heads) for j, x in enumerate(row)}
+        sizes = {(i, j): abs(x) for i, row in enumerate(ablation.heads) for j, x in enumerate(row)}
         heads = sorted(sorted(sizes, key=sizes.__getitem__, reverse=True)[: options.pairs])
         pairs = analysis.pair_ablation(task, lambda: scores()[metric], heads, mode=options.mode)
         analysis.draw_pairs(pairs, heads, output / "pairs.png", metric)
         changes |= {"pairs_of": heads, "without_pair": pairs.tolist()}
     write(output / "heads.json", (json.dumps(changes, indent=1) + "\n").encode())
-    print(json.dumps({"metric": metric, "score": found.score}))
+    print(json.dumps({"metric": metric, "score": ablation.score}))

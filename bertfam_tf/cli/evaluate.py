@@ -153,7 +153,7 @@ def _minimal_pairs(options: argparse.Namespace) -> None:
 def _check_data(options: argparse.Namespace) -> None:
     """Raises ``ValueError`` if a model without a recipe gets no data."""
     key = f"data.{options.split}"
-    if not any(given.startswith(f"{key}=") for given in options.override):
+    if not any(override.startswith(f"{key}=") for override in options.override):
         raise ValueError(
             f"{options.model} has no recipe that names its data; add {key}=FILE, and data.text="
             "COLUMN data.label=COLUMN if the columns have other names."

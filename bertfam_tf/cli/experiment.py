@@ -57,9 +57,9 @@ def run(options: argparse.Namespace) -> None:
     seeds = _seeds(options.seeds)
     cells = plan_cells(experiment, options.file, seeds)
     if options.plan:
-        for each in runs_of(cells):
-            state = "finished" if each.finished else "begun" if each.started else "to do"
-            print(f"{printable(each.name)}\t{state}\t{each.command}")
+        for run in runs_of(cells):
+            state = "finished" if run.finished else "begun" if run.started else "to do"
+            print(f"{printable(run.name)}\t{state}\t{run.command}")
         return
     from bertfam_tf.plan import flops_per_token
     from bertfam_tf.recipes.experiments.report import table
@@ -78,7 +78,7 @@ def run(options: argparse.Namespace) -> None:
             failure = error
         finally:
             shown.end()
-    if any(each.finished for each in runs_of(cells)):
+    if any(run.finished for run in runs_of(cells)):
         text = table(experiment, cells, _command(options), flops=flops_per_token)
         files = [expand(experiment.output) / "table.md"]
         if experiment.table is not None and not options.override and seeds is None:
@@ -94,9 +94,11 @@ def _seeds(text: str | None) -> list[int] | None:
     if text is None:
         return None
     numbers = text.split(",")
-    if not all(each.strip().isdecimal() for each in numbers) or len(set(numbers)) < len(numbers):
+    if not all(number.strip().isdecimal() for number in numbers) or len(set(numbers)) < len(
+        numbers
+    ):
         raise ValueError(f"--seeds must be different numbers such as 0,1,2, got {text!r}.")
-    return [int(each) for each in numbers]
+    return [int(number) for number in numbers]
 
 
 def _command(options: argparse.Namespace) -> str:

@@ -104,8 +104,8 @@ def run(options: argparse.Namespace) -> None:
     if options.calibration is not None:
         arguments["calibration"] = calibration_texts(options)
     task = loaded_task(options, several=kind == "SavedModels")
-    for each in task.served_tasks().values():
-        set_language(each, options)
+    for served in task.served_tasks().values():
+        set_language(served, options)
     if options.tflite:
         print(task.export_tflite(options.directory, **arguments))
         return

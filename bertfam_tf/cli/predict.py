@@ -97,10 +97,10 @@ def _predict_file(options: argparse.Namespace) -> None:
     task = loaded_task(options)
     set_language(task, options)
     _check_top(options.top, task)
-    named = {name: name for name in task.feature_names}
+    column_names = {name: name for name in task.feature_names}
     by_recipe = {} if data is None else columns(data) or {}
     if options.language is None:
-        named |= {name: name for name in task.fields.described if name in by_recipe}
+        column_names |= {name: name for name in task.fields.described if name in by_recipe}
     column_options = {name: getattr(options, f"column_{name}") for name in _FEATURES}
     chosen: dict[str, Any] = {
         name: column(text) for name, text in column_options.items() if text is not None
@@ -109,7 +109,9 @@ def _predict_file(options: argparse.Namespace) -> None:
         chosen["id"] = column(options.id)
     if options.choices:
         chosen["choices"] = list(map(column, options.choices.split(",")))
-    columns_to_read = {name: by_recipe.get(name, own) for name, own in named.items()} | chosen
+    columns_to_read = {
+        name: by_recipe.get(name, own) for name, own in column_names.items()
+    } | chosen
     file = Path(options.input)
     local = data is not None and data.format not in (None, "tfds")
     kind = options.format or format_of(file, default=data.format if local else "tsv")  # type: ignore[union-attr]

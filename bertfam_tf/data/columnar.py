@@ -101,7 +101,7 @@ def _names_of(feature: Any) -> list[str]:
 def named(value: Any, names: list[str]) -> Any:
     """Returns the name of a class, or of each class of a list; None for -1, which is no label."""
     if isinstance(value, list):
-        return [named(each, names) for each in value]
+        return [named(item, names) for item in value]
     if isinstance(value, int):
         return names[value] if 0 <= value < len(names) else None if value == -1 else value
     return value

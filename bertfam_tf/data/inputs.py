@@ -275,8 +275,8 @@ def examples(
         return _generated(x, fields, prepare), None, None
     x = _texts_by_name(x, fields, columns, labelled=y is None, pair=pair)
     if is_frame(y):
-        named = {str(name): from_pandas(y[name], str(name)) for name in y.columns}
-        y = named if len(named) > 1 else next(iter(named.values()))
+        targets = {str(name): from_pandas(y[name], str(name)) for name in y.columns}
+        y = targets if len(targets) > 1 else next(iter(targets.values()))
     return (
         x,
         from_pandas(tables.values_of(y, "the labels"), "the labels"),

@@ -264,7 +264,7 @@ def _label(location: str, record: dict, key: str | int) -> Any:
     value = _lookup(location, record, str(key))
     # SQuAD's answers; ``Answers`` reads them.
     structured = value if isinstance(value, list) else [value]
-    if structured and all(isinstance(each, dict) for each in structured):
+    if structured and all(isinstance(record, dict) for record in structured):
         return value
     return None if value is None else _text(location, record, key)
 

@@ -121,10 +121,10 @@ def of_tuples(x: Any, fields: Fields, labelled: bool, pair: bool | None = None) 
         return x
     if fields.words and isinstance(x[0][0], str | bytes) and not (labelled and with_label):
         return x  # tuples of words
-    for row, each in enumerate(x):
-        if not isinstance(each, tuple) or len(each) != count:
+    for row, example in enumerate(x):
+        if not isinstance(example, tuple) or len(example) != count:
             raise ValueError(
-                f"Example {row} must be a tuple of {count}, as the first one, got {each!r:.200}."
+                f"Example {row} must be a tuple of {count}, as the first one, got {example!r:.200}."
             )
     members = [list(column) for column in zip(*x, strict=True)]
     last = members.pop() if with_label else None
@@ -177,7 +177,7 @@ def selected(
 
 def _alias(name: str, table: Table, fields: Fields) -> Any:
     for feature, column in fields.aliases:
-        if feature == name and all(each in table.names for each in _each(column)):
+        if feature == name and all(name in table.names for name in _each(column)):
             return dict.fromkeys(column) if isinstance(column, tuple) else column
     return None
 
@@ -244,10 +244,10 @@ def _of_dicts(
     classes = classes or {}
 
     def read(name: str) -> list[Any]:
-        for row, each in enumerate(rows):
-            if not isinstance(each, Mapping) or name not in each:
-                raise ValueError(f"Row {row} has no {name!r}, got {each!r:.200}.")
-        return _with_names([each[name] for each in rows], classes.get(name))
+        for row, values in enumerate(rows):
+            if not isinstance(values, Mapping) or name not in values:
+                raise ValueError(f"Row {row} has no {name!r}, got {values!r:.200}.")
+        return _with_names([row[name] for row in rows], classes.get(name))
 
     return Table("list of dicts", list(rows[0]), read)
 

@@ -232,10 +232,10 @@ def pairs_of(answers: Any) -> list[tuple[Any, Any]]:
     elif isinstance(answers, list):
         try:
             return [
-                (each["text"], each["answer_start"])
-                if isinstance(each, Mapping)
-                else (each[0], each[1])
-                for each in answers
+                (answer["text"], answer["answer_start"])
+                if isinstance(answer, Mapping)
+                else (answer[0], answer[1])
+                for answer in answers
             ]
         except (KeyError, IndexError, TypeError):
             pass

@@ -35,8 +35,8 @@ def read_tfrecords(file: Any, count: Any, features: Mapping[str, Any]) -> tf.dat
         # Without an output that depends on it, TensorFlow removes the parsing.
         return index, records, tf.size(getattr(value, "flat_values", value))
 
-    def in_order(expected: tf.Tensor, found: tuple) -> tf.Tensor:
-        index, records, _ = found
+    def in_order(expected: tf.Tensor, element: tuple) -> tf.Tensor:
+        index, records, _ = element
         size = tf.minimum(count - expected * _BATCH, _BATCH)
         valid = (index == expected) & (tf.size(records, tf.int64) == size)
         valid = tf.cond(valid, lambda: True, fail)

@@ -191,13 +191,13 @@ class Augmentation:
             return replaceable
         tokens = tf.ragged.constant([word.tokens for word in words], tf.int32)
         normalized = [t.strip() for t in self.masked_lm.tokenizer.detokenize(tokens).numpy()]
-        kept = [
+        replaceable_words = [
             (word, text)
             for word, text in zip(words, normalized, strict=True)
             if PLAIN.fullmatch(text) and text.decode() not in self.stop_words
         ]
-        predicted = self._predicted_words(ids, [word for word, _ in kept], batch_size)
-        for word, text in kept:
+        predicted = self._predicted_words(ids, [word for word, _ in replaceable_words], batch_size)
+        for word, text in replaceable_words:
             if len(word.tokens) == 1:
                 candidates = predicted.get(word, ())
             else:

@@ -60,8 +60,10 @@ class Vocabulary:
             i not in special and bool(PLAIN.fullmatch(text)) for i, text in enumerate(self.texts)
         ]
         twice = detokenize(ids, ids)
-        whole = (i for i in ids if plain[i] and twice[i] == self.texts[i] + b" " + self.texts[i])
-        word = next(whole, None)
+        candidates = (
+            i for i in ids if plain[i] and twice[i] == self.texts[i] + b" " + self.texts[i]
+        )
+        word = next(candidates, None)
         if word is None:
             raise ValueError("The tokenizer has no tokens that are words of the letters a to z.")
         before = self.texts[word] + b" "

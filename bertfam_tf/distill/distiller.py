@@ -294,13 +294,13 @@ class Distillation:
         """
         with unpadding(True):
             teachers = self.teacher_outputs(Batch(inputs, targets))
-        kept = {name: value for name, value in targets.items() if name != INPUTS}
+        labels = {name: value for name, value in targets.items() if name != INPUTS}
         mean = keras.tree.map_structure(lambda *x: sum(x) / len(x), *teachers)
         # tf.data would convert a list to a tensor.
         outputs = {n: tuple(map(halved, x)) for n, x in mean.items() if n != TASK}
         if TASK in mean:
             outputs[TASK] = keras.tree.map_structure(lambda x: tf.cast(x, tf.float32), mean[TASK])
-        return inputs, {**kept, OUTPUTS: outputs}, *weights
+        return inputs, {**labels, OUTPUTS: outputs}, *weights
 
     def teacher_outputs(self, batch: Batch) -> list[dict[str, Any]]:
         """Returns the outputs of each teacher, without gradients."""

@@ -40,7 +40,7 @@ def attention_signature(task: Any, max_tokens: int) -> Signature:
         inputs = preprocessor.inputs(task.encode(features))
         model_inputs = {name: x for name, x in inputs.items() if name in backbone.token_inputs}
         layers = backbone(model_inputs, training=False, outputs=output)[output]
-        heads = max(int(each.shape[1]) for each in layers)
+        heads = max(int(layer.shape[1]) for layer in layers)
         mask = inputs["padding_mask"]
         # Some families pad on the left: the first token is the first that is real.
         order = tf.argsort(1 - mask, axis=1, stable=True)[:, :max_tokens]
@@ -49,10 +49,10 @@ def attention_signature(task: Any, max_tokens: int) -> Signature:
         pieces = tf.gather(tf.constant(names), tf.gather(inputs["token_ids"], order, batch_dims=1))
         pair = tf.cast(real[:, :, tf.newaxis] & real[:, tf.newaxis], tf.float32)
         maps = []
-        for each in layers:
-            rows = tf.gather(tf.cast(each, tf.float32), order, axis=2, batch_dims=1)
+        for layer in layers:
+            rows = tf.gather(tf.cast(layer, tf.float32), order, axis=2, batch_dims=1)
             chosen = tf.gather(rows, order, axis=3, batch_dims=1) * pair[:, tf.newaxis]
-            more = [[0, 0], [0, heads - int(each.shape[1])], [0, missing], [0, missing]]
+            more = [[0, 0], [0, heads - int(layer.shape[1])], [0, missing], [0, missing]]
             maps.append(tf.pad(chosen, more))
         tokens = tf.pad(tf.where(real, pieces, ""), [[0, 0], [0, missing]], constant_values="")
         square = [None, len(layers), heads, max_tokens, max_tokens]

@@ -66,8 +66,8 @@ def float_kernel(layer: keras.layers.Layer) -> np.ndarray:
 
 def int8_product(layer: keras.layers.Layer, kernel: np.ndarray, factors: np.ndarray) -> Int8Dense:
     """Returns a layer's weights for the kernel; arguments as for ``Int8Dense``."""
-    made = Int8Output if isinstance(layer, TiedOutput) else Int8Dense
-    return made(layer, kernel, factors)
+    kind = Int8Output if isinstance(layer, TiedOutput) else Int8Dense
+    return kind(layer, kernel, factors)
 
 
 def _input_range() -> tuple[tf.Tensor, tf.Tensor]:

@@ -67,7 +67,7 @@ def dense_in_blocks(
         task_layers: the layers of a task.
         merged: projections whose layers are left out.
     """
-    projections = {id(layer) for each in merged.values() for layer in each.dense}
+    projections = {id(layer) for projection in merged.values() for layer in projection.dense}
     dense = [
         layer
         for block in task_layers
@@ -89,8 +89,10 @@ def merged_weights(
         blocks = [x for x in backbone.parts.values() if isinstance(x, TransformerBlock)]
         attentions = [merged[id(x.attention)] for x in blocks if id(x.attention) in merged]
         # Which form the last one has depends on the outputs that are read.
-        weights |= {each.key: each.kernel(False) for each in attentions[:-1]}
-        weights |= {each.bias_key: each.bias() for each in attentions if each.has_bias}
+        weights |= {attention.key: attention.kernel(False) for attention in attentions[:-1]}
+        weights |= {
+            attention.bias_key: attention.bias() for attention in attentions if attention.has_bias
+        }
     return weights
 
 

@@ -130,7 +130,7 @@ def _embed_constants(model: Any, function: Any, inputs: set[str]) -> None:
         for value, placeholder in function.graph.captures
         if value.dtype != tf.resource
     }
-    for value in [each for each in model.graph.input if each.name not in inputs]:
+    for value in [tensor for tensor in model.graph.input if tensor.name not in inputs]:
         constant = captured[value.name].numpy()
         model.graph.initializer.append(numpy_helper.from_array(constant, value.name))
         model.graph.input.remove(value)
@@ -191,8 +191,8 @@ def _nodes(graph: Any) -> Iterator[Any]:
 def _describe(model: Any, task: Task) -> None:
     """Names the dimensions of inputs and outputs, and adds metadata."""
     for value, names in [
-        *((each, ("batch", "sequence")) for each in model.graph.input),
-        *((each, ("batch",)) for each in model.graph.output),
+        *((tensor, ("batch", "sequence")) for tensor in model.graph.input),
+        *((tensor, ("batch",)) for tensor in model.graph.output),
     ]:
         dims = value.type.tensor_type.shape.dim
         for dim, name in zip(dims, names, strict=False):
@@ -228,7 +228,7 @@ def _compare(content: bytes, task: Task, names: dict[str, str], runtime: Any) ->
         feed = {names[name]: np.asarray(value, np.int64) for name, value in packed.items()}
         try:
             # An input that no operation reads is not in the graph.
-            answers = session.run(outputs, {each.name: feed[each.name] for each in inputs})
+            answers = session.run(outputs, {tensor.name: feed[tensor.name] for tensor in inputs})
         except Exception as error:  # of types that are not public
             raise ExportError(f"ONNX Runtime does not run the export: {error}") from error
         compare_answers("ids", dict(zip(outputs, answers, strict=True)), expected, True)

@@ -42,7 +42,7 @@ def signatures(
     """
     components = task.components
     known = inspect.signature(components.signatures).parameters
-    if not any(each.kind is each.VAR_KEYWORD for each in known.values()):
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
         refuse("export", options.keys() - known.keys(), known)
     more = {} if attention is None else {"attention": attention_signature(task, attention)}
     usual = {
@@ -52,7 +52,9 @@ def signatures(
     if label_names:
         if not task.ranked_scores:
             raise ValueError(f"label_names is for classifiers, got a {type(task).__name__}.")
-        usual = {name: _with_labels(each, task.class_names) for name, each in usual.items()}
+        usual = {
+            name: _with_labels(signature, task.class_names) for name, signature in usual.items()
+        }
     by_name = {
         **usual,
         **components.signatures(**options),

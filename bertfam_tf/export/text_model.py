@@ -135,5 +135,5 @@ def _output_names(outputs: Any) -> list[str]:
                 "Outputs of an export have the batch as their first dimension, got the shape "
                 f"{tensor.shape} of output {'.'.join(map(str, path)) or 0!r}."
             )
-    named = isinstance(outputs, dict)
-    return ["_".join(map(str, p)) if named else f"output_{i}" for i, (p, _) in enumerate(paths)]
+    is_named = isinstance(outputs, dict)
+    return ["_".join(map(str, p)) if is_named else f"output_{i}" for i, (p, _) in enumerate(paths)]

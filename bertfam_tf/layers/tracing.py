@@ -94,8 +94,8 @@ def _recomputed(function: Any, weights: list, args: tuple, kwargs: dict[str, Any
     """Computes ``function(weights, args, kwargs)``; keeps only the arguments for the gradients."""
     import tensorflow as tf
 
-    given = (weights, args, kwargs)
-    values = keras.tree.flatten(given)
+    arguments = (weights, args, kwargs)
+    values = keras.tree.flatten(arguments)
     tensors = [value for value in values if tf.is_tensor(value)]
     places = [i for i, value in enumerate(values) if tf.is_tensor(value)]
     structure: list[Any] = []
@@ -104,9 +104,9 @@ def _recomputed(function: Any, weights: list, args: tuple, kwargs: dict[str, Any
         filled = list(values)
         for place, tensor in zip(places, replaced, strict=True):
             filled[place] = tensor
-        results = function(*keras.tree.pack_sequence_as(given, filled))
+        results = function(*keras.tree.pack_sequence_as(arguments, filled))
         structure[:] = [results]
-        return [each for each in keras.tree.flatten(results) if each is not None]
+        return [result for result in keras.tree.flatten(results) if result is not None]
 
     @tf.custom_gradient
     def forward(*inputs: Any) -> Any:
@@ -118,23 +118,23 @@ def _recomputed(function: Any, weights: list, args: tuple, kwargs: dict[str, Any
             first = tf.reshape(upstream[0], [-1])[:1]
             zero = tf.reduce_sum(tf.where(tf.equal(first, first), 0.0, 0.0))
             again = [
-                each + tf.cast(zero, each.dtype) if each.dtype.is_floating else each
-                for each in inputs
+                tensor + tf.cast(zero, tensor.dtype) if tensor.dtype.is_floating else tensor
+                for tensor in inputs
             ]
             with tf.GradientTape() as tape:
-                tape.watch([each for each in again if each.dtype.is_floating])
+                tape.watch([tensor for tensor in again if tensor.dtype.is_floating])
                 outputs = of_tensors(*again)
-            sources = [each for each in again if each.dtype.is_floating]
+            sources = [tensor for tensor in again if tensor.dtype.is_floating]
             pairs = [(x, g) for x, g in zip(outputs, upstream, strict=True) if x.dtype.is_floating]
             gradients = iter(
                 tape.gradient([x for x, _ in pairs], sources, [gradient for _, gradient in pairs])
             )
-            return [next(gradients) if each.dtype.is_floating else None for each in inputs]
+            return [next(gradients) if tensor.dtype.is_floating else None for tensor in inputs]
 
         return results, backward
 
     flat = iter(forward(*tensors))
-    leaves = [None if each is None else next(flat) for each in keras.tree.flatten(structure[0])]
+    leaves = [None if leaf is None else next(flat) for leaf in keras.tree.flatten(structure[0])]
     return keras.tree.pack_sequence_as(structure[0], leaves)
 
 
@@ -159,12 +159,12 @@ def _function(layer: keras.layers.Layer, method: str, outputs: slice, described:
             layer: Any = reference()
             variables = _Description(layer).variables
             with keras.StatelessScope(zip(variables, weights, strict=True)) as scope:
-                found = getattr(layer, method)(*args, **kwargs)
+                result = getattr(layer, method)(*args, **kwargs)
             # For example, the seeds of dropout.
             after = enumerate(map(scope.get_current_value, variables))
             changed = {str(i): value for i, value in after if value is not weights[i]}
             # Each trace, such as of a call without scores, has its own number of outputs.
-            return found[outputs], changed, (None,) * len(found)
+            return result[outputs], changed, (None,) * len(result)
 
         functions[key] = tf.function(call, autograph=False)
         # It is traced for as many shapes as it has callers.

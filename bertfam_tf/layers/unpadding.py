@@ -271,8 +271,8 @@ def tokens_of_groups(heads: Sequence[Any], groups: Sequence[AttentionGroup]):
         x = ops.reshape(upstream, (-1, heads[0].shape[-1]))
         real = [ops.expand_dims(ops.expand_dims(group.real, 1), -1) for group in groups]
         return [
-            take(x, group.to_group) * ops.cast(each, x.dtype)
-            for group, each in zip(groups, real, strict=True)
+            take(x, group.to_group) * ops.cast(mask, x.dtype)
+            for group, mask in zip(groups, real, strict=True)
         ]
 
     return with_gradient(gather, gradient)(*heads)

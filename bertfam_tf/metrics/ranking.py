@@ -9,6 +9,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from bertfam_tf.user_warnings import renamed_arguments
+
 
 class _RankingMean(keras.metrics.Mean):
     """The mean score of the queries that have a relevant document.
@@ -120,15 +122,16 @@ def nearest(
     return np.concatenate(indices), np.concatenate(scores)
 
 
+@renamed_arguments(found="retrieved")
 def retrieval_scores(
-    found: Sequence[Sequence[int]],
+    retrieved: Sequence[Sequence[int]],
     relevant: Sequence[Mapping[int, float] | Sequence[int]],
     k: int = 10,
 ) -> dict[str, float]:
     """Computes scores of search results, as means over the queries.
 
     Args:
-        found: the search results of each query, as document indices, best first.
+        retrieved: the search results of each query, as document indices, best first.
         relevant: the relevant documents of each query, at least one: a dict from document to
             relevance, or a list of documents with relevance 1.
         k: the number of first documents that count.
@@ -140,13 +143,13 @@ def retrieval_scores(
     Raises:
         ValueError: if the numbers of queries differ, or a query has no relevant document.
     """
-    if len(found) != len(relevant) or not len(found):
+    if len(retrieved) != len(relevant) or not len(retrieved):
         raise ValueError(
             "Search results and relevant documents must be for the same number of queries, at "
-            f"least 1, got {len(found)} and {len(relevant)}."
+            f"least 1, got {len(retrieved)} and {len(relevant)}."
         )
     rows = []
-    for row, (documents, relevances) in enumerate(zip(found, relevant, strict=True)):
+    for row, (documents, relevances) in enumerate(zip(retrieved, relevant, strict=True)):
         gains = (
             dict(relevances) if isinstance(relevances, Mapping) else dict.fromkeys(relevances, 1.0)
         )

@@ -66,8 +66,8 @@ def _check_tuple(name: str, value: Any, kind: type) -> None:
     if not isinstance(value, list | tuple) or any(type(item) is not kind for item in value):
         raise ValueError(f"{name} must be a list of {kind.__name__}, got {truncated_repr(value)}.")
     low, high = _bounds("", kind is float)
-    for each in value:
-        in_range(name, each, at_least=low, at_most=high)
+    for element in value:
+        in_range(name, element, at_least=low, at_most=high)
 
 
 _LARGEST = 2**31 - 1
@@ -429,7 +429,7 @@ def _branches_for_single_examples(inputs: dict[str, Any], training: Any) -> bool
 def _variant(backbone: Backbone, *, outputs: tuple[str, ...] | None, **options: bool) -> Backbone:
     """Returns a model of the same layers with other options, as ``Backbone`` takes them."""
     parts = backbone.parts
-    given = {
+    modes = {
         name: getattr(parts, name) for name in ("unpadded", "single_example", "cache_in_place")
     }
     return Backbone(
@@ -438,7 +438,7 @@ def _variant(backbone: Backbone, *, outputs: tuple[str, ...] | None, **options: 
         parts=parts,
         dtype=backbone.dtype_policy,
         outputs=parts.outputs if outputs is None else outputs,
-        **{**given, **options},
+        **{**modes, **options},
     )
 
 

@@ -283,9 +283,9 @@ def encode(
         return options
 
     hidden_states, attention_scores, masks = [x], [], []
-    for i, each in enumerate(blocks):
+    for i, layer in enumerate(blocks):
         options = arguments(i)
-        x, *scores = each(x, **options)
+        x, *scores = layer(x, **options)
         x = after(x, mask)
         hidden_states.append(x)
         attention_scores += scores
@@ -307,7 +307,7 @@ def encode(
             for block, x in zip(blocks, hidden_states, strict=False)
         ]
         projected = dict(zip(_PROJECTED, map(list, zip(*projections, strict=True)), strict=True))
-    hidden_states = [layers.pad(each, layout) for each in hidden_states]
+    hidden_states = [layers.pad(state, layout) for state in hidden_states]
     outputs = {
         **projected,
         **probabilities(parts, attention_scores, masks),

@@ -91,9 +91,11 @@ def _pretraining(
         return lambda batch: _stream(recipe, tokenizer.vocab_size, batch, length)
 
     def network(batch: int) -> StepNetwork:
-        made = objectives.build(recipe, tokenizer)
+        pretraining = objectives.build(recipe, tokenizer)
         shapes = _examples(recipe, batch, length)
-        return StepNetwork([made.learner], made.backbone, lambda: _sentences(made, shapes))
+        return StepNetwork(
+            [pretraining.learner], pretraining.backbone, lambda: _sentences(pretraining, shapes)
+        )
 
     return network
 
@@ -114,15 +116,15 @@ def _examples(recipe: PretrainRecipe, batch: int, length: int) -> tuple:
     return dict.fromkeys(names, tokens), targets, ((batch, count), "float32")
 
 
-def _sentences(made: objectives.Pretraining, shapes: tuple) -> list[Any]:
+def _sentences(pretraining: objectives.Pretraining, shapes: tuple) -> list[Any]:
     # The data pipeline does not run on the device, so it has a graph of its own.
     with tf.Graph().as_default():
-        batch = made.batch(*placeholders(shapes))
+        batch = pretraining.batch(*placeholders(shapes))
         batch = tf.nest.map_structure(lambda x: (tuple(x.shape), x.dtype.name), batch)
     inputs, targets, *weights = placeholders(batch)
     with unpadding(False):
-        outputs = super(Learner, made.learner).call(inputs, training=True)
-        return _losses(made.learner, outputs, Batch(inputs, targets, *weights))
+        outputs = super(Learner, pretraining.learner).call(inputs, training=True)
+        return _losses(pretraining.learner, outputs, Batch(inputs, targets, *weights))
 
 
 def _stream(recipe: PretrainRecipe, vocabulary: int, batch: int, length: int) -> StepNetwork:

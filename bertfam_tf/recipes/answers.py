@@ -120,7 +120,7 @@ def input_of(file: Path) -> dict[str, Any]:
     """Identifies an input by its name, size and modification time; or the files of a pattern."""
     if is_published(file):
         return {"input": str(file)}
-    stats = [(archive_of(Path(each)) or Path(each)).stat() for each in expanded(file)]
+    stats = [(archive_of(Path(path)) or Path(path)).stat() for path in expanded(file)]
     return {
         "input": str(file),
         "size": sum(stat.st_size for stat in stats),

@@ -55,9 +55,11 @@ def _run(recipe: MultiTaskRecipe, directory: RunDirectory) -> dict[str, float]:
     splits: dict[str, Split] = {}
     rows: dict[str, tf.data.Dataset] = {}
     built: dict[str, tasks.Task] = {}
-    for name, each in recipe.tasks.items():
-        cls = trainable_task(each.task)
-        splits[name] = open_split(each.data, "train", each.task, seed=settings.seed)
+    for name, settings_of_task in recipe.tasks.items():
+        cls = trainable_task(settings_of_task.task)
+        splits[name] = open_split(
+            settings_of_task.data, "train", settings_of_task.task, seed=settings.seed
+        )
         rows[name] = splits[name].rows
         options = task_options(recipe.of(name), cls, rows[name], splits[name].names)
         if built:

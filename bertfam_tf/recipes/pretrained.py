@@ -69,7 +69,7 @@ def check_format(backbone: Backbone) -> None:
 
 def write(
     directory: Path,
-    made: Pretrained,
+    model: Pretrained,
     tokenizer: Tokenizer,
     *,
     length: int,
@@ -79,7 +79,7 @@ def write(
 
     Args:
         directory: the directory.
-        made: the trained model.
+        model: the trained model.
         tokenizer: its tokenizer.
         length: the maximum number of tokens of an input, if the model has no number of positions.
         languages: ids by language code, for a model with the input ``language_ids``.
@@ -88,24 +88,24 @@ def write(
         CheckpointError: if weights are not finite.
         OSError: if writing fails, for example because the disk is full.
     """
-    if made.generator is not None:
+    if model.generator is not None:
         # A copy without the prefix of its paths, which distinguishes it from the discriminator.
         with filled_later():
-            generator = Backbone(made.backbone.family, made.generator[0].config)
-            head = heads.build(generator, made.generator[1].kind)
-        for source, target in zip(made.generator, (generator, head), strict=True):
+            generator = Backbone(model.backbone.family, model.generator[0].config)
+            head = heads.build(generator, model.generator[1].kind)
+        for source, target in zip(model.generator, (generator, head), strict=True):
             for weight, value in _by_path(source).items():
                 _by_path(target)[weight].assign(value)
         (directory / GENERATOR).mkdir()
         _write_model(directory / GENERATOR, generator, tokenizer, [head], length, languages)
-    if made.other_heads:
+    if model.other_heads:
         weights: dict[str, Any] = {}
-        for other in made.other_heads.values():
+        for other in model.other_heads.values():
             weights |= plain_weights(other)
         safetensors.write(weights, directory / PRETRAINING_HEADS)
-    family_heads = list(made.heads.values())
-    _write_model(directory, made.backbone, tokenizer, family_heads, length, languages)
-    if made.other_heads:
+    family_heads = list(model.heads.values())
+    _write_model(directory, model.backbone, tokenizer, family_heads, length, languages)
+    if model.other_heads:
         # safetensors creates files that only the owner can read.
         shutil.copymode(directory / safetensors.SINGLE, directory / PRETRAINING_HEADS)
 
@@ -162,23 +162,23 @@ def _warn(error: UnrepresentableError) -> None:
     )
 
 
-def fill_rest(path: str | Path, made: Pretrained) -> None:
+def fill_rest(path: str | Path, model: Pretrained) -> None:
     """Fills the generator and other heads from the directory of an earlier run.
 
     Args:
         path: the path of the model that the backbone was loaded from.
-        made: the model to fill. Embeddings that a generator shares with its discriminator keep
+        model: the model to fill. Embeddings that a generator shares with its discriminator keep
             their values.
 
     Raises:
         CheckpointError: if the checkpoint has no generator, or another one.
     """
     directory = resolve(path)
-    if made.generator is not None:
-        _fill_generator(directory, *made.generator, made.backbone)
+    if model.generator is not None:
+        _fill_generator(directory, *model.generator, model.backbone)
     file = directory / PRETRAINING_HEADS
     stored = safetensors.read_file(file) if file.is_file() else None
-    for name, head in made.other_heads.items():
+    for name, head in model.other_heads.items():
         paths = {weight.path: weight.path for weight in head.weights}
         if stored is None or stored.keys().isdisjoint(paths):
             _log.info("The %s head is initialized at random: %s has none.", name, directory)

@@ -63,7 +63,7 @@ def values_of(key: str, text: str) -> Values:
     call = _CALL.fullmatch(text.strip())
     if call is None:
         return text.split(",")
-    name, arguments = call[1], [each.strip() for each in call[2].split(",")]
+    name, arguments = call[1], [argument.strip() for argument in call[2].split(",")]
     one_of(f"The distribution of {key}", name, _DISTRIBUTIONS)
     if name == "choice":
         if not all(arguments):
@@ -119,7 +119,7 @@ def _samples(values: Sequence[Values], trials: int, seed: int) -> Iterator[tuple
     for attempt in range(_ATTEMPTS * trials):
         # Python documents that these numbers stay the same in later versions.
         numbers = random.Random(f"{seed}/{attempt}")
-        sample = tuple(_sample(each, numbers.random()) for each in values)
+        sample = tuple(_sample(value, numbers.random()) for value in values)
         if sample not in seen:
             seen.add(sample)
             yield sample

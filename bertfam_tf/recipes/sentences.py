@@ -90,15 +90,17 @@ class _Data:
     Args:
         recipe: the recipe.
         tokenizer: the model's tokenizer.
-        made: the model, with its masking and learner.
+        pretraining: the model, with its masking and learner.
     """
 
-    def __init__(self, recipe: PretrainRecipe, tokenizer: Tokenizer, made: objectives.Pretraining):
+    def __init__(
+        self, recipe: PretrainRecipe, tokenizer: Tokenizer, pretraining: objectives.Pretraining
+    ):
         self.batch_size = recipe.train.batch_size
         self.batch_tokens = recipe.train.batch_tokens
         self.recipe = recipe
         self.tokenizer = tokenizer
-        self.made = made
+        self.pretraining = pretraining
         # Functions of the length of examples.
         data = recipe.data
         self.train = cache(partial(self._examples, data.train, data.train_translations))
@@ -114,7 +116,7 @@ class _Data:
         Raises:
             ValueError: if the model or the format does not allow a length, or files are missing.
         """
-        most = self.made.backbone.max_length
+        most = self.pretraining.backbone.max_length
         for length in sorted({self.length(stage) for stage in stages}):
             if most is not None and length > most:
                 raise ValueError(
@@ -153,13 +155,13 @@ class _Data:
             before += stage.steps
         batches = self.train(length).batches(
             None if self.batch_tokens else size,
-            self.made.masking,
+            self.pretraining.masking,
             batch_tokens=self.batch_tokens,
             copies=self.recipe.masking.copies,
             passes=None,
             start=start + (step - before) * size,
         )
-        return batches.map(self.made.batch)
+        return batches.map(self.pretraining.batch)
 
     def texts(self, stages: Sequence[Stage], step: int) -> list[str]:
         """Returns the masked examples of a step's batch."""
@@ -168,9 +170,9 @@ class _Data:
     def _held_out(self, length: int) -> tf.data.Dataset:
         """Returns batches that are the same in each evaluation, cached in memory."""
         batches = self._dev(length).batches(
-            self.batch_size, self.made.masking, batch_tokens=self.batch_tokens, copies=1
+            self.batch_size, self.pretraining.masking, batch_tokens=self.batch_tokens, copies=1
         )
-        batches = batches.map(self.made.batch).cache()
+        batches = batches.map(self.pretraining.batch).cache()
         # Keras warns about a dataset of unknown cardinality.
         number = batches.reduce(np.int64(0), lambda count, *row: count + 1)
         return batches.apply(tf.data.experimental.assert_cardinality(number))
@@ -209,7 +211,7 @@ class _Data:
             source = Translations(
                 find_files(map(expand, paths)),
                 [ids[language] for language in pair],
-                TranslationPairs(self.made.backbone, self.tokenizer, length),
+                TranslationPairs(self.pretraining.backbone, self.tokenizer, length),
                 [tokenizers[language] for language in pair],
                 shuffle=data.shuffle,
                 seed=seed,
@@ -290,17 +292,17 @@ def _languages(recipe: PretrainRecipe) -> dict[str, int]:
 
 
 def _save(
-    made: objectives.Pretraining,
+    pretraining: objectives.Pretraining,
     tokenizer: Tokenizer,
     recipe: PretrainRecipe,
     directory: RunDirectory,
 ) -> None:
-    by_language = "language_ids" in made.backbone.token_inputs
+    by_language = "language_ids" in pretraining.backbone.token_inputs
     with atomic(directory.path / MODEL) as target:
         target.mkdir()
         pretrained.write(
             target,
-            made,
+            pretraining,
             tokenizer,
             length=recipe.data.length,
             languages=_languages(recipe) if by_language else None,

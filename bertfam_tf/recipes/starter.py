@@ -240,8 +240,8 @@ def table(inspection: Inspection) -> Iterator[str]:
     """Yields the lines that describe a file."""
     data, lengths = inspection.data, inspection.lengths
     columns = {"text": "text", "label": "label", **data}
-    named = [f"{n} {columns[n]!r}" for n in ("text", "text_pair", "label") if n in columns]
-    what = f" Columns: {', '.join(named)}." if inspection.is_table else ""
+    assignments = [f"{n} {columns[n]!r}" for n in ("text", "text_pair", "label") if n in columns]
+    what = f" Columns: {', '.join(assignments)}." if inspection.is_table else ""
     yield f"{data['train']}: {inspection.rows.count:,} rows for {inspection.task}.{what}"
     if len(inspection.labels) > 1:
         # A word has one tag, and a text may have several labels.

@@ -76,7 +76,7 @@ def _labels(task: Task, recipe: Recipe, name: str) -> dict[str, str] | None:
         return None
     renamed = recipe.data.labels if isinstance(recipe.data.labels, Mapping) else {}
     label_of = {new: old for old, new in renamed.items()} or {
-        each: each for each in task.class_names
+        name: name for name in task.class_names
     }
     if labels == _NUMBERS and len(label_of) == 2 and set(label_of.values()) != set(labels):
         label_of = dict(zip(task.class_names, labels, strict=True))
@@ -100,7 +100,7 @@ def _rows(recipe: Recipe, split: str, task: str) -> list[tuple[int, Row]]:
         chosen = {**(chosen or columns_of(name) or {}), "id": "idx"}
     assert chosen is not None
     rows: Iterable[Row] = read_rows(
-        files if name is not None else [expand(str(each)) for each in files],
+        files if name is not None else [expand(str(pattern)) for pattern in files],
         {name: column for name, column in chosen.items() if name != "label"},
         format=data.format,
         tfds=data.tfds,

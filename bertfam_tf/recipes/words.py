@@ -60,9 +60,9 @@ def pretrain_on_words(recipe: PretrainRecipe, directory: RunDirectory) -> dict[s
         {"hidden_states": backbone.output["hidden_states"]},
         [BidirectionalTokens(head, recipe.objectives[OBJECTIVE])],
     )
-    made = pretrained.Pretrained(backbone=backbone, other_heads={OBJECTIVE: head})
+    model = pretrained.Pretrained(backbone=backbone, other_heads={OBJECTIVE: head})
     if recipe.model.checkpoint is not None:
-        pretrained.fill_rest(str(expand(recipe.model.checkpoint)), made)
+        pretrained.fill_rest(str(expand(recipe.model.checkpoint)), model)
 
     def encoded(batches: tf.data.Dataset) -> tf.data.Dataset:
         return batches.map(lambda features: pack(features[TEXT]), tf.data.AUTOTUNE).prefetch(2)
@@ -94,7 +94,7 @@ def pretrain_on_words(recipe: PretrainRecipe, directory: RunDirectory) -> dict[s
         return {}
     with atomic(directory.path / MODEL) as target:
         target.mkdir()
-        pretrained.write(target, made, tokenizer, length=data.length)
+        pretrained.write(target, model, tokenizer, length=data.length)
     return {
         **directory.held_out_metrics(),
         "examples": int(rows.cardinality()),

@@ -144,7 +144,7 @@ class EmbedderTrainer(TextLearner):
             raise ValueError(f"mini_batch_size must be at least 1, got {mini_batch_size}.")
         width = embedder.output_shape[-1]
         widths = [width] if dimensions is None else list(dimensions)
-        if not widths or not all(1 <= each <= width for each in widths):
+        if not widths or not all(1 <= size <= width for size in widths):
             raise ValueError(f"dimensions must be from 1 to {width}, got {dimensions}.")
         self._embedder = Untracked(embedder)
         with embedder.distribute_strategy.scope():
@@ -165,8 +165,8 @@ class EmbedderTrainer(TextLearner):
     @property
     def trainable_variables(self) -> list[keras.Variable]:
         """The embedder's trainable variables that its vectors depend on."""
-        kept = {id(v) for v in self._embedder.value.trainable_variables}
-        return [v for v in super().trainable_variables if id(v) in kept]
+        trainable = {id(v) for v in self._embedder.value.trainable_variables}
+        return [v for v in super().trainable_variables if id(v) in trainable]
 
     @property
     def trainable_weights(self) -> list[keras.Variable]:
@@ -324,8 +324,8 @@ class _Texts:
             packer.languages = plain.languages
 
     def __call__(self, features: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        given = [features[n] for n in (TEXT, TEXT_PAIR, _NEGATIVES) if n in features]
-        columns = [x if x.shape.rank == 2 else tf.expand_dims(x, 1) for x in given]
+        values = [features[n] for n in (TEXT, TEXT_PAIR, _NEGATIVES) if n in features]
+        columns = [x if x.shape.rank == 2 else tf.expand_dims(x, 1) for x in values]
         first, others = self._packers
         prompted = [
             tf.strings.join([(others if i else first).prompt, x]) for i, x in enumerate(columns)

@@ -112,9 +112,9 @@ class TaskInference:
 
     @language.setter
     def language(self, language: str | int) -> None:
-        for each in (self._parts.preprocessor, self._parts.training_preprocessor):
-            if each is not None:
-                each.languages.set(language)
+        for preprocessor in (self._parts.preprocessor, self._parts.training_preprocessor):
+            if preprocessor is not None:
+                preprocessor.languages.set(language)
         languages = self._parts.preprocessor.languages
         self.tokenizer = languages.tokenizer
         self.options = dataclasses.replace(self.options, language_id=languages.language_id)
@@ -305,7 +305,9 @@ class TaskInference:
                 results = run(batch)
                 yield from results
                 logs = {
-                    "outputs": results[0][0] if len(results) == 1 else [each[0] for each in results]
+                    "outputs": results[0][0]
+                    if len(results) == 1
+                    else [result[0] for result in results]
                 }
                 getattr(hooks, f"on_{mode}_batch_end")(number, logs if mode == "predict" else {})
         getattr(hooks, f"on_{mode}_end")()
@@ -364,7 +366,8 @@ def _has_no_rows(x: Any) -> bool:
         columns = list(x)
     listed = (list, tuple, np.ndarray)
     return bool(columns) and all(
-        (isinstance(each, listed) or hasattr(each, "iloc")) and len(each) == 0 for each in columns
+        (isinstance(column, listed) or hasattr(column, "iloc")) and len(column) == 0
+        for column in columns
     )
 
 

@@ -83,7 +83,7 @@ def _suffix(task: Task, names: FormatNames) -> str:
     for suffix, described in names.tasks.items():
         if kind is not None and described.head == kind:
             return suffix
-    known = ", ".join(sorted({each.head for each in names.tasks.values() if each.head}))
+    known = ", ".join(sorted({entry.head for entry in names.tasks.values() if entry.head}))
     raise UnrepresentableError(
         f"KerasHub has no {names.kinds[0]} model for a {type(task).__name__}, whose head is "
         f"{kind}; it has heads for: {known or 'none'}."
@@ -133,9 +133,9 @@ def _tokenizer(tokenizer: Tokenizer, record: Family, names: FormatNames) -> Any:
         config = tokenizer.get_config()
         if "lower_case" in config and record.tokenizer.kind == "wordpiece":
             options["lowercase"] = bool(config["lower_case"])
-        made = cls(**options)
-        made.load_assets(folder)
-    return made
+        loaded = cls(**options)
+        loaded.load_assets(folder)
+    return loaded
 
 
 def check_config(ours: Backbone, theirs: Any, what: str, with_head: bool = False) -> None:

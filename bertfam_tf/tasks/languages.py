@@ -135,7 +135,7 @@ class Languages:
         index = [0] * self.count
         for language_id in self.ids.values():
             tokenizer = self._tokenizer(language_id)
-            if not any(tokenizer is each for each in tokenizers):
+            if not any(tokenizer is other for other in tokenizers):
                 tokenizers.append(tokenizer)
             index[language_id] = next(i for i, t in enumerate(tokenizers) if t is tokenizer)
         if len(tokenizers) == 1:

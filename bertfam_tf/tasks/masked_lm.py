@@ -314,7 +314,7 @@ class MaskedLM(ScoresTexts, Task):
 
 def _check_mask(text: bytes, mask: bytes) -> None:
     """Raises ``ValueError`` for a text with another model's mask token, and none of this one's."""
-    other = next((each for each in _MASKS if each in text and each != mask), None)
+    other = next((token for token in _MASKS if token in text and token != mask), None)
     if other is not None and mask not in text:
         ours, theirs = mask.decode(), other.decode()
         example = text.replace(other, mask).decode("utf-8", "replace")

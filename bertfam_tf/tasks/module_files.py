@@ -18,27 +18,27 @@ def listed(file: Path) -> list[tuple[str, Path]]:
     """The kind and folder of each module that ``modules.json`` lists."""
     modules = parsing.read_json(file, CheckpointError)
     if not isinstance(modules, list) or not all(
-        isinstance(each, dict)
-        and isinstance(each.get("type"), str)
-        and isinstance(each.get("path"), str)
-        for each in modules
+        isinstance(module, dict)
+        and isinstance(module.get("type"), str)
+        and isinstance(module.get("path"), str)
+        for module in modules
     ):
         raise CheckpointError(
             f"{file} is not sentence-transformers' list of modules, each with type, path."
         )
     entries = []
-    for each in modules:
-        path = PurePosixPath(each["path"].replace("\\", "/"))
-        if path.is_absolute() or ".." in path.parts or ":" in each["path"]:
+    for module in modules:
+        path = PurePosixPath(module["path"].replace("\\", "/"))
+        if path.is_absolute() or ".." in path.parts or ":" in module["path"]:
             raise CheckpointError(
-                f"{file} names the path {truncated_repr(each['path'])}, outside of it."
+                f"{file} names the path {truncated_repr(module['path'])}, outside of it."
             )
-        if not each["type"].startswith(LIBRARY):
+        if not module["type"].startswith(LIBRARY):
             raise CheckpointError(
-                f"{file} has the module {truncated_repr(each['type'])}, which is code outside of "
+                f"{file} has the module {truncated_repr(module['type'])}, which is code outside of "
                 "sentence-transformers and is not run."
             )
-        entries.append((each["type"].rpartition(".")[2], file.parent / path))
+        entries.append((module["type"].rpartition(".")[2], file.parent / path))
     return entries
 
 

@@ -208,8 +208,8 @@ class MultiLabelTargets(Targets):
 
     def _matrix(self, examples: Sequence[Any]) -> np.ndarray:
         """A list of lists as a matrix: of names, or of 0 and 1."""
-        named = any(isinstance(value, str | bytes) for each in examples for value in each)
-        if not named and any(examples):
+        by_name = any(isinstance(value, str | bytes) for labels in examples for value in labels)
+        if not by_name and any(examples):
             same_length = len(set(map(len, examples))) == 1
             return np.array(examples, "float32") if same_length else np.array([[2]])
         places = {label: i for i, label in enumerate(self.labels)}

@@ -72,7 +72,7 @@ class MultiTask(TextLearner):
                 raise ValueError(unknown("task", name, tasks))
         first = next(iter(tasks.values()))
         self._named = Untracked(tasks)
-        self._made: dict[str, list[keras.metrics.Metric]] = {}
+        self._metrics_by_task: dict[str, list[keras.metrics.Metric]] = {}
         with first.distribute_strategy.scope():
             # The batches of all tasks but one have no examples.
             inputs = {
@@ -86,9 +86,9 @@ class MultiTask(TextLearner):
                 inputs,
                 {name: task(inputs[name]) for name, task in tasks.items()},
                 [
-                    TaskObjective(name, each, (loss_weights or {}).get(name, 1.0))
+                    TaskObjective(name, objective, (loss_weights or {}).get(name, 1.0))
                     for name, task in tasks.items()
-                    for each in task.objectives
+                    for objective in task.objectives
                 ],
                 **{"name": "multi_task", **kwargs},
             )
@@ -132,7 +132,10 @@ class MultiTask(TextLearner):
         if not self.compiled:
             return []
         # Not the metrics of the tasks, which may have been compiled and evaluated alone.
-        return [self._losses_seen, *(each for made in self._made.values() for each in made)]
+        return [
+            self._losses_seen,
+            *(metric for metrics in self._metrics_by_task.values() for metric in metrics),
+        ]
 
     def compile(
         self,
@@ -163,20 +166,21 @@ class MultiTask(TextLearner):
         if loss is not None:
             raise ValueError("loss must be None: each task has its own.")
         with self.distribute_strategy.scope():
-            self._made = {}
+            self._metrics_by_task = {}
             for name, task in self._named.value.items():
                 default = task.components.metrics
-                made: list[keras.metrics.Metric] = [] if default is None else default()
+                own: list[keras.metrics.Metric] = [] if default is None else default()
                 if name in chosen:
                     task.compile(metrics=chosen[name])
                     # To Keras, the name of an accuracy depends on the targets.
-                    own = {each.name: each for each in made}
-                    made = [
-                        own.get(each) or keras.metrics.get(by_name(each)) for each in chosen[name]
+                    default_metrics = {metric.name: metric for metric in own}
+                    own = [
+                        default_metrics.get(metric) or keras.metrics.get(by_name(metric))
+                        for metric in chosen[name]
                     ]
-                for each in made:
-                    each.name = f"{name}_{each.name}"
-                self._made[name] = made
+                for metric in own:
+                    metric.name = f"{name}_{metric.name}"
+                self._metrics_by_task[name] = own
         super().compile(optimizer, **kwargs)
 
     def fit(
@@ -266,14 +270,14 @@ class MultiTask(TextLearner):
         return {name: self._known(name).predict(texts, **kwargs) for name, texts in x.items()}
 
     def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        for name, made in self._made.items():
+        for name, metrics in self._metrics_by_task.items():
             weights = None if sample_weight is None else sample_weight.get(name)
-            for each in made:
-                each.update_state(y[name], y_pred[name], sample_weight=weights)
+            for metric in metrics:
+                metric.update_state(y[name], y_pred[name], sample_weight=weights)
         return self.get_metrics_result()
 
     def count_batch(self, inputs: Any) -> Any:
-        return sum(super(MultiTask, self).count_batch(each) for each in inputs.values())
+        return sum(super(MultiTask, self).count_batch(features) for features in inputs.values())
 
     # Storing ---------------------------------------------------------------------------------
 

@@ -99,7 +99,7 @@ class Options:
 
     def stored(self) -> dict[str, Any]:
         """All of them as JSON values, by name."""
-        values = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {n: v for n, v in values.items() if v is not None or n not in _LANGUAGES}
 
 
@@ -139,7 +139,7 @@ class FeatureOptions(Options):
             return
         numbers = not isinstance(layers, str) and isinstance(layers, Iterable)
         values = tuple(layers) if numbers else ()
-        if not values or any(type(each) is not int for each in values):
+        if not values or any(type(value) is not int for value in values):
             raise ValueError(f"feature_layers must be numbers of layers or 'all', got {layers!r}.")
         object.__setattr__(self, "feature_layers", values)
 
@@ -164,12 +164,12 @@ class FeatureArguments(OptionArguments, total=False):
 
 def names(kind: type[Options]) -> list[str]:
     """The options of a kind, in order."""
-    return [each.name for each in dataclasses.fields(kind)]
+    return [field.name for field in dataclasses.fields(kind)]
 
 
 def settable(kind: type[Options]) -> set[str]:
     """Names of the options that may be changed on a task."""
-    return {each.name for each in dataclasses.fields(kind) if each.metadata.get(_SETTABLE)}
+    return {field.name for field in dataclasses.fields(kind) if field.metadata.get(_SETTABLE)}
 
 
 def class_option(kind: type[Options]) -> str | None:
@@ -179,7 +179,7 @@ def class_option(kind: type[Options]) -> str | None:
 
 def positional(kind: type[Options]) -> list[str]:
     """Names of the options that may be given without their names."""
-    return [each.name for each in dataclasses.fields(kind) if not each.kw_only]
+    return [field.name for field in dataclasses.fields(kind) if not field.kw_only]
 
 
 def make(kind: type[Options], owner: str, args: Iterable[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -192,9 +192,9 @@ def make(kind: type[Options], owner: str, args: Iterable[Any], kwargs: Mapping[s
     wrong = kwargs.keys() - set(names(kind))
     if wrong:
         raise TypeError(unexpected(owner, sorted(wrong), names(kind)))
-    made = kind(*args, **kwargs)
-    check(made)
-    return made
+    settings = kind(*args, **kwargs)
+    check(settings)
+    return settings
 
 
 def signature(kind: type[Options]) -> inspect.Signature:
@@ -205,12 +205,12 @@ def signature(kind: type[Options]) -> inspect.Signature:
     ]
     options = [
         Parameter(
-            each.name,
-            Parameter.KEYWORD_ONLY if each.kw_only else Parameter.POSITIONAL_OR_KEYWORD,
-            default=Parameter.empty if each.default is MISSING else each.default,
-            annotation=each.type,
+            field.name,
+            Parameter.KEYWORD_ONLY if field.kw_only else Parameter.POSITIONAL_OR_KEYWORD,
+            default=Parameter.empty if field.default is MISSING else field.default,
+            annotation=field.type,
         )
-        for each in sorted(dataclasses.fields(kind), key=lambda each: bool(each.kw_only))
+        for field in sorted(dataclasses.fields(kind), key=lambda x: bool(x.kw_only))
     ]
     last = Parameter("name", Parameter.KEYWORD_ONLY, default=None, annotation="str | None")
     return inspect.Signature([*first, *options, last])

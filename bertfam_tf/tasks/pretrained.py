@@ -184,13 +184,13 @@ def _fill_head(
     if task.head.layers:
         other = "reads the last layer alone"
     elif checkpoint.family.heads[head].has_labels:
-        stored, wanted, count = (
+        stored, labels, count = (
             checkpoint.head_labels(head) or [],
             task.class_names,
             task.head.num_labels,
         )
         # Outputs without stored names get the given labels in order.
-        if wanted and checkpoint.labels and stored != wanted:
+        if labels and checkpoint.labels and stored != labels:
             other = f"is for the labels {', '.join(stored)}"
         elif len(stored) != count:
             other = f"has {len(stored)} outputs, expected {count}"

@@ -214,18 +214,18 @@ class Reranker(Task):
             language=language,
         )
         x = texts_of(x, self.fields, columns=columns, pair=self.pair)
-        named = _named(x)
-        if named is None:
+        lists = _named(x)
+        if lists is None:
             return super().predict(x, **loop)
-        documents = named[_DOCUMENT]
-        _check_lists(named[_QUERY], documents)
-        counts = [len(each) for each in documents]
+        documents = lists[_DOCUMENT]
+        _check_lists(lists[_QUERY], documents)
+        counts = [len(row) for row in documents]
         pairs = {
-            name: [value for value, n in zip(named[name], counts, strict=True) for _ in range(n)]
+            name: [value for value, n in zip(lists[name], counts, strict=True) for _ in range(n)]
             for name in (_QUERY, *self.fields.described)
-            if name in named
+            if name in lists
         }
-        pairs[_DOCUMENT] = [document for each in documents for document in each]
+        pairs[_DOCUMENT] = [document for row in documents for document in row]
         scores = super().predict(pairs, **loop)
         return np.split(scores, np.cumsum(counts)[:-1])
 
@@ -327,26 +327,26 @@ class _Relevance(Targets):
         self.objective = objective
 
     def prepared(self, x: Any, y: Any) -> tuple[Any, Any]:
-        named = _named(x)
-        if named is None:
+        lists = _named(x)
+        if lists is None:
             return x, y
         if y is None:
-            y = named.pop(LABEL, None)
-        documents = [list(each) for each in named[_DOCUMENT]]
-        _check_lists(named[_QUERY], documents)
-        longest = max((len(each) for each in documents), default=0)
+            y = lists.pop(LABEL, None)
+        documents = [list(row) for row in lists[_DOCUMENT]]
+        _check_lists(lists[_QUERY], documents)
+        longest = max((len(row) for row in documents), default=0)
         if y is not None:
             labels = np.full((len(documents), longest), np.nan, "float32")
-            lengths = [len(each) if np.ndim(each) == 1 else None for each in y]
-            if lengths != [len(each) for each in documents]:
+            lengths = [len(row) if np.ndim(row) == 1 else None for row in y]
+            if lengths != [len(row) for row in documents]:
                 raise ValueError(
                     "There must be a list of labels for each list of documents, of the same length."
                 )
             for row, values in enumerate(y):
                 labels[row, : len(values)] = values
             y = labels
-        padded = [each + [""] * (longest - len(each)) for each in documents]
-        return {**named, _DOCUMENT: padded}, y
+        padded = [row + [""] * (longest - len(row)) for row in documents]
+        return {**lists, _DOCUMENT: padded}, y
 
     def check(self, y: Any) -> None:
         if y is None:
@@ -381,24 +381,24 @@ class _Relevance(Targets):
 def _named(x: Any) -> dict[str, Any] | None:
     """The columns of examples with lists of documents; None for examples of other structures."""
     if isinstance(x, Mapping):
-        named = dict(x)
+        by_name = dict(x)
     elif isinstance(x, tuple) and len(x) == 2 and not isinstance(x[0], str | bytes):
-        named = dict(zip((_QUERY, _DOCUMENT), x, strict=True))
+        by_name = dict(zip((_QUERY, _DOCUMENT), x, strict=True))
     else:
         return None
-    documents = named.get(_DOCUMENT)
-    if _QUERY not in named or documents is None or isinstance(documents, str | bytes):
+    documents = by_name.get(_DOCUMENT)
+    if _QUERY not in by_name or documents is None or isinstance(documents, str | bytes):
         return None
     lists = len(documents) and isinstance(documents[0], list | tuple | np.ndarray | tf.Tensor)
-    return named if lists else None
+    return by_name if lists else None
 
 
 def _check_lists(queries: Any, documents: Sequence[Any]) -> None:
     if len(queries) != len(documents):
         raise ValueError(f"There are {len(queries)} queries and {len(documents)} lists.")
-    for row, each in enumerate(documents):
-        if isinstance(each, str | bytes) or not hasattr(each, "__len__"):
-            raise ValueError(f"Example {row} of 'document' must be a list, got {each!r}.")
+    for row, listed in enumerate(documents):
+        if isinstance(listed, str | bytes) or not hasattr(listed, "__len__"):
+            raise ValueError(f"Example {row} of 'document' must be a list, got {listed!r}.")
 
 
 def _known(targets: Any) -> tuple[Any, Any]:

@@ -194,7 +194,9 @@ class Modules(_Directory):
 
     def fill(self, task: Any) -> None:
         """Loads the weights of the dense layers, if the task has the same layers."""
-        if [asdict(each) for each in task.projections] != self.options.get("projections", []):
+        if [asdict(projection) for projection in task.projections] != self.options.get(
+            "projections", []
+        ):
             warn(f"The projections are initialized at random: {self.model} has others.")
             return
         for layer, folder in zip(task.projection_layers, self._dense, strict=True):
@@ -419,17 +421,17 @@ def _write_modules(task: Any, directory: Path) -> None:
         pooling = {"embedding_dimension": width, "pooling_mode": [modes[k][0] for k in kinds]}
     width *= len(kinds)
     add("Pooling", {**pooling, "include_prompt": options.include_prompt})
-    for each, layer in zip(options.projections, task.projection_layers, strict=True):
-        if each.activation not in _ACTIVATIONS:
+    for projection, layer in zip(options.projections, task.projection_layers, strict=True):
+        if projection.activation not in _ACTIVATIONS:
             known = ", ".join(map(str, _ACTIVATIONS))
             raise CheckpointError(
-                f"Not written: the activation {each.activation!r} is not one of {known}."
+                f"Not written: the activation {projection.activation!r} is not one of {known}."
             )
         config = {
             "in_features": width,
-            "out_features": each.width,
-            "bias": each.bias,
-            "activation_function": f"{_TORCH}{_ACTIVATIONS[each.activation]}",
+            "out_features": projection.width,
+            "bias": projection.bias,
+            "activation_function": f"{_TORCH}{_ACTIVATIONS[projection.activation]}",
         }
         folder = add("Dense", config)
         tensors = {}
@@ -440,7 +442,7 @@ def _write_modules(task: Any, directory: Path) -> None:
             tensors[name] = np.ascontiguousarray(stored(value, transform))
         safetensors.write(tensors, folder / SINGLE, {"format": "pt"})
         shutil.copymode(folder / _CONFIG, folder / SINGLE)
-        width = each.width
+        width = projection.width
     if options.normalize:
         add("Normalize")
     write_json(directory / _MODULES, modules)

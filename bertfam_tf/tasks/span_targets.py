@@ -62,10 +62,10 @@ class SpanTargets(Targets):
         once = tf.reduce_sum(tf.cast(covers & encoded["max_context"], tf.int32), axis=1)
         all_tokens = tf.math.unsorted_segment_sum(once, encoded["document"], tf.size(answer))
         here = tf.reduce_sum(tf.cast(covers, tf.int32), axis=1)
-        whole = (here > 0) & (here == tf.gather(all_tokens, encoded["document"]))
+        complete = (here > 0) & (here == tf.gather(all_tokens, encoded["document"]))
         positions = tf.stack([first_true(covers), last_true(covers)], axis=1)
         null = tf.expand_dims(encoded["null"], 1)
-        return tf.where(tf.expand_dims(whole, 1), positions, null)
+        return tf.where(tf.expand_dims(complete, 1), positions, null)
 
 
 def gold_answers(labels: Any) -> list[list[str]]:

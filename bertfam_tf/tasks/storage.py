@@ -45,12 +45,12 @@ def describe(task: Task) -> dict[str, Any]:
 def describe_tasks(model: MultiTask) -> dict[str, Any]:
     """As ``describe``, of several tasks that share a backbone."""
     tasks = model.tasks
-    each = {
+    descriptions = {
         name: {"task": type(task).__name__, "options": task.options.stored()}
         for name, task in tasks.items()
     }
     shared = describe(next(iter(tasks.values())))
-    return {**shared, "task": type(model).__name__, "options": {}, "tasks": each}
+    return {**shared, "task": type(model).__name__, "options": {}, "tasks": descriptions}
 
 
 def save(task: Task | MultiTask, target: Path, overwrite: bool) -> None:
@@ -75,11 +75,11 @@ def _files(directory: Path) -> set[str]:
 
 def _write(task: Task | MultiTask, directory: Path) -> None:
     weights: dict[str, Any] = {}
-    for name, each in task.served_tasks().items():
-        weights |= {_stored_path(name, each, path): x for path, x in plain_weights(each).items()}
+    for name, part in task.served_tasks().items():
+        weights |= {_stored_path(name, part, path): x for path, x in plain_weights(part).items()}
     labels = getattr(task, "class_names", None)
     description = {**task.describe(), **({"labels": list(labels)} if labels else {})}
-    [backbone, *_] = [each.backbone for each in task.served_tasks().values()]
+    [backbone, *_] = [served.backbone for served in task.served_tasks().values()]
     inside = {variable.path for variable in backbone.weights}
     description["other_weights"] = sorted(weights.keys() - inside)
     write(directory, weights, task.tokenizer, description)
@@ -186,8 +186,8 @@ def load(
     try:
         family, config, digests = stored["family"], stored["config"], dict(stored["sha256"])
         described = {
-            str(name): (str(each["task"]), dict(each["options"]))
-            for name, each in dict(stored.get("tasks", {"": stored})).items()
+            str(name): (str(entry["task"]), dict(entry["options"]))
+            for name, entry in dict(stored.get("tasks", {"": stored})).items()
         }
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{file} is not the description of a task: {error!r}") from error
@@ -210,10 +210,10 @@ def load(
                 for name, cls in classes.items()
             }
             task = tasks[""] if "tasks" not in stored else several(tasks)
-        for name, each in tasks.items():
-            paths = {v.path: _stored_path(name, each, v.path) for v in each.weights}
+        for name, member in tasks.items():
+            paths = {v.path: _stored_path(name, member, v.path) for v in member.weights}
             others = tuple(f"{re.escape(other)}/.*" for other in tasks if other != name)
-            fill(each.weights, tensors, paths, (*others, *beside), what)
+            fill(member.weights, tensors, paths, (*others, *beside), what)
     except CheckpointError:
         raise
     except Exception as error:  # invalid options raise errors of any type

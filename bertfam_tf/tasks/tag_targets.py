@@ -155,11 +155,13 @@ def _shown(numbers: tf.Tensor) -> tf.Tensor:
 def _sentence(number: int, words: Any) -> str:
     if not isinstance(words, list | tuple):
         raise ValueError(f"Example {number} is {words!r}; the others are lists of words.")
-    named = [word.decode("utf-8", "replace") if isinstance(word, bytes) else word for word in words]
-    for place, word in enumerate(named):
+    decoded = [
+        word.decode("utf-8", "replace") if isinstance(word, bytes) else word for word in words
+    ]
+    for place, word in enumerate(decoded):
         if not isinstance(word, str) or word.split() != [word]:
             raise ValueError(
                 f"Example {number} has {word!r} for word {place}, expected a string that is not "
                 "empty and has no white space."
             )
-    return " ".join(named)
+    return " ".join(decoded)

@@ -123,18 +123,18 @@ class Task(Hinted, TaskStorage, TaskInference, TaskTraining):
         name: str | None = None,
         **options: Any,
     ):
-        made = declared.make(self.options_type, type(self).__name__, args, options)
-        made = made.resolved(backbone)
-        Languages(backbone, tokenizer, made.language_id, made.languages)
-        _check_sizes(backbone, tokenizer, made)
-        parts = self.parts(backbone, tokenizer, made)
+        settings = declared.make(self.options_type, type(self).__name__, args, options)
+        settings = settings.resolved(backbone)
+        Languages(backbone, tokenizer, settings.language_id, settings.languages)
+        _check_sizes(backbone, tokenizer, settings)
+        parts = self.parts(backbone, tokenizer, settings)
         super().__init__(
             parts.inputs,
             parts.outputs,
             parts.objectives or ([] if parts.loss is None else [Supervised(parts.loss)]),
             name=name,
         )
-        self.options = made
+        self.options = settings
         self.backbone = backbone
         self.tokenizer = parts.preprocessor.tokenizer
         if parts.preprocessor.languages.count:

@@ -89,10 +89,12 @@ class EmbedderOptions(PairOptions):
         prompts = dict(self.prompts or {})
         if self.default_prompt and self.default_prompt not in prompts:
             raise ValueError(unknown("prompt", self.default_prompt, prompts))
-        made = [p if isinstance(p, Projection) else Projection(**p) for p in self.projections]
+        projections = [
+            p if isinstance(p, Projection) else Projection(**p) for p in self.projections
+        ]
         for name, value in (
             ("pooling", kinds[0] if len(kinds) == 1 else kinds),
-            ("projections", tuple(made)),
+            ("projections", tuple(projections)),
             ("prompts", prompts),
             ("default_prompt", self.default_prompt or None),
         ):
@@ -104,7 +106,7 @@ class EmbedderOptions(PairOptions):
         return (self.pooling,) if isinstance(self.pooling, str) else tuple(self.pooling)
 
     def stored(self) -> dict[str, Any]:
-        projections = [asdict(each) for each in self.projections]  # type: ignore[arg-type]
+        projections = [asdict(projection) for projection in self.projections]  # type: ignore[arg-type]
         return {**super().stored(), "projections": projections}
 
 
@@ -211,7 +213,7 @@ class TextEmbedder(Task):
         """
         examples = list(rows.as_numpy_iterator())
         prompts = getattr(settings, "prompts", None) or [self.default_prompt] * 2
-        first, second = ([each[0][name] for each in examples] for name in (TEXT, TEXT_PAIR))
+        first, second = ([features[0][name] for features in examples] for name in (TEXT, TEXT_PAIR))
         labelled = len(rows.element_spec) > 1
         negatives = [text for (features, *_) in examples for text in _negatives(features)]
         documents = second if labelled else list(dict.fromkeys([*second, *negatives]))
@@ -262,13 +264,13 @@ class TextEmbedder(Task):
         pooling = layers.TokenPooling(options.poolings, name="pooling", dtype=policy)
         projections = [
             layers.Dense(
-                each.width,
-                activation=each.activation and layers.activation(each.activation),
-                use_bias=each.bias,
+                projection.width,
+                activation=projection.activation and layers.activation(projection.activation),
+                use_bias=projection.bias,
                 name=f"projection_{i}",
                 dtype=policy,
             )
-            for i, each in enumerate(options.projections)
+            for i, projection in enumerate(options.projections)
         ]
         normalization = keras.layers.UnitNormalization(dtype="float32", name="normalization")
 
@@ -431,4 +433,4 @@ class TextEmbedder(Task):
 
 def _negatives(features: dict[str, Any]) -> list[bytes]:
     columns = [features[name] for name in features if name not in (TEXT, TEXT_PAIR)]
-    return [text for each in columns for text in ([each] if isinstance(each, bytes) else each)]
+    return [text for value in columns for text in ([value] if isinstance(value, bytes) else value)]

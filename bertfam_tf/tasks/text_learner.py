@@ -320,8 +320,10 @@ class TextLearner(Learner):
 def _rate_callback(callbacks: Any) -> keras.callbacks.Callback | None:
     """The first callback that sets the learning rate."""
     listed = getattr(callbacks, "callbacks", callbacks)
-    each = listed if isinstance(listed, list | tuple) else [listed]
-    return next((callback for callback in each if isinstance(callback, _RATE_CALLBACKS)), None)
+    candidates = listed if isinstance(listed, list | tuple) else [listed]
+    return next(
+        (callback for callback in candidates if isinstance(callback, _RATE_CALLBACKS)), None
+    )
 
 
 def _check_settable(optimizer: Any, callback: keras.callbacks.Callback) -> None:

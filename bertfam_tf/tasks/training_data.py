@@ -168,7 +168,7 @@ class TaskTraining(TextLearner):
             target = targets.encode(labels, encoded) if labels is not None or labelled else None
             if isinstance(target, tuple):
                 return target
-            spread = [targets.weights(preprocessor.spread(each, encoded)) for each in weights]
+            spread = [targets.weights(preprocessor.spread(weight, encoded)) for weight in weights]
             return (*([] if labels is None else [target]), *spread)
 
         if not self._parts.draws:

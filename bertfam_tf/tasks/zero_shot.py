@@ -38,7 +38,7 @@ class ZeroShotOptions(Options):
 
     def __post_init__(self) -> None:
         labels = [self.labels] if isinstance(self.labels, str) else list(self.labels)
-        if not labels or not all(isinstance(each, str) and each for each in labels):
+        if not labels or not all(isinstance(label, str) and label for label in labels):
             raise ValueError(f"labels must be one or more texts, got {self.labels!r}.")
         object.__setattr__(self, "labels", labels)
         object.__setattr__(self, "nli_labels", checked_labels(self.nli_labels))
@@ -198,12 +198,12 @@ class ZeroShotClassifier(Task):
         if labels is None:
             return super().predict(x, **loop)
         labels = [labels] if isinstance(labels, str) else list(labels)
-        if not labels or not all(isinstance(each, str) and each for each in labels):
+        if not labels or not all(isinstance(label, str) and label for label in labels):
             raise ValueError(f"labels must be one or more texts, got {labels!r}.")
-        named = tf.constant(labels)
+        names = tf.constant(labels)
 
         def answer(features: Tensors) -> Tensors:
-            return self.answer({**features, _LABELS: _repeated(named, features[TEXT])})
+            return self.answer({**features, _LABELS: _repeated(names, features[TEXT])})
 
         return self._answered(answer, self._parts.to_python, x, **loop)
 

@@ -88,7 +88,7 @@ def read_tokenizer_config(path: Path) -> dict[str, Any]:
             not isinstance(value, kind) or (kind is int and isinstance(value, bool))
         ):
             kinds = kind if isinstance(kind, tuple) else (kind,)
-            expected = " or ".join(_JSON_NAMES[each] for each in kinds)
+            expected = " or ".join(_JSON_NAMES[kind] for kind in kinds)
             raise ValueError(f"{path}: {name} is {truncated_repr(value)}, expected {expected}.")
     return config
 
@@ -215,7 +215,7 @@ def read_vocabulary_json(path: Path) -> list[str]:
 
 def in_order(ids: dict[str, int], source: str | Path) -> list[str]:
     """Returns pieces in the order of their ids, or raises ValueError if an id is missing."""
-    odd = next((each for each in ids.values() if type(each) is not int), None)
+    odd = next((value for value in ids.values() if type(value) is not int), None)
     if odd is not None:
         raise ValueError(
             f"{source}: a piece has {truncated_repr(odd)}, expected a number as its id."
@@ -271,21 +271,21 @@ def stated_special_tokens(config: dict[str, Any], path: Path) -> dict[str, Any]:
         ValueError: if a special token or the layout is invalid.
     """
     roles = {f"{role}_token": config.get(f"{role}_token") for role in ROLES}
-    named = {name: token for name, token in roles.items() if token is not None}
+    present = {name: token for name, token in roles.items() if token is not None}
     additional = config.get("additional_special_tokens") or []
-    stated: dict[str, Any] = {name: token_text(token, path) for name, token in named.items()}
+    stated: dict[str, Any] = {name: token_text(token, path) for name, token in present.items()}
     if additional:
-        stated["additional_special_tokens"] = tuple(token_text(each, path) for each in additional)
+        stated["additional_special_tokens"] = tuple(token_text(token, path) for token in additional)
     lstrip = [
         token["content"]
-        for token in (*named.values(), *additional)
+        for token in (*present.values(), *additional)
         if isinstance(token, dict) and token.get("lstrip")
     ]
     if lstrip:
         stated["lstrip_tokens"] = tuple(lstrip)
     for name in ("added_tokens", "normalized_tokens"):
         if config.get(name):
-            stated[name] = tuple(token_text(each, path) for each in config[name])
+            stated[name] = tuple(token_text(token, path) for token in config[name])
     if "split_special_tokens" in config:
         stated["special_tokens_in_text"] = not config["split_special_tokens"]
     if config.get("layout") is not None:

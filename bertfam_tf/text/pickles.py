@@ -115,8 +115,8 @@ class _Machine:
             push(_Global(argument))
         elif name == "STACK_GLOBAL":
             name, module = pop(), pop()
-            named = isinstance(name, str) and isinstance(module, str)
-            push(_Global(f"{module} {name}") if named else _OPAQUE)
+            is_global = isinstance(name, str) and isinstance(module, str)
+            push(_Global(f"{module} {name}") if is_global else _OPAQUE)
         elif name == "REDUCE":
             arguments, function = pop(), pop()
             counter = isinstance(function, _Global) and function.name in _COUNTERS

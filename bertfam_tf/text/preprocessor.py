@@ -76,7 +76,9 @@ class TextPreprocessor(keras.layers.Layer):
 
     @tf.autograph.experimental.do_not_convert
     def call(self, texts):
-        packed = self.packer([self.tokenizer.tokenize(_vector(each)) for each in _listed(texts)])
+        packed = self.packer(
+            [self.tokenizer.tokenize(_vector(column)) for column in _listed(texts)]
+        )
         # TensorFlow warns about operations whose rank it cannot infer from the ragged tokens.
         return {name: tf.ensure_shape(x, [None] * x.shape.rank) for name, x in packed.items()}
 

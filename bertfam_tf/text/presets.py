@@ -37,8 +37,8 @@ def stated_classes(folder: Path) -> dict[Path, str]:
         ValueError: if a file is damaged.
     """
     files = [folder / name for name in (CONFIG_FILE, MODEL_CONFIG_FILE)]
-    named = {file: read_json(file).get("tokenizer_class") for file in files if file.is_file()}
-    return {file: str(name or "").removesuffix("Fast") for file, name in named.items()}
+    classes = {file: read_json(file).get("tokenizer_class") for file in files if file.is_file()}
+    return {file: str(name or "").removesuffix("Fast") for file, name in classes.items()}
 
 
 def named_class(folder: Path) -> tuple[str, Path] | None:

@@ -82,17 +82,17 @@ class Pipeline:
     scores: list[float] | None
     added: AddedTokens
 
-    def refuse(self, what: str, found: Any, expected: Any) -> NoReturn:
+    def refuse(self, what: str, value: Any, expected: Any) -> NoReturn:
         """Raises ValueError for an option that a tokenizer does not compute."""
         raise ValueError(
-            f"{self.path}: the {what} is {truncated_repr(found)}, expected {expected}."
+            f"{self.path}: the {what} is {truncated_repr(value)}, expected {expected}."
         )
 
-    def expect(self, what: str, found: Any, *expected: Any) -> Any:
-        """Returns ``found``, or raises ValueError if it is not one of the expected values."""
-        if found not in expected:
-            self.refuse(what, found, " or ".join(map(repr, expected)))
-        return found
+    def expect(self, what: str, value: Any, *expected: Any) -> Any:
+        """Returns ``value``, or raises ValueError if it is not one of the expected values."""
+        if value not in expected:
+            self.refuse(what, value, " or ".join(map(repr, expected)))
+        return value
 
     def splitter(self, kind: str) -> Step:
         """Returns the only step of the pre-tokenizer, or raises ValueError if it is another."""
@@ -234,13 +234,13 @@ def _steps(
     )
 
 
-def _step(whole: Mapping[str, Any], part: str, known: Mapping[str, Any], path: Path) -> Step:
+def _step(options: Mapping[str, Any], part: str, known: Mapping[str, Any], path: Path) -> Step:
     """Returns a step with all its options; one of an unknown type has none."""
-    kind = whole.get("type")
+    kind = options.get("type")
     defaults = known.get(kind) if isinstance(kind, str) else None
     if defaults is None:
         return Step(str(kind), {})
-    stated = {name: value for name, value in whole.items() if name != "type"}
+    stated = {name: value for name, value in options.items() if name != "type"}
     strange = [name for name in stated if name not in defaults]
     if strange:
         raise ValueError(

@@ -99,7 +99,7 @@ class AddedTokens:
         if "layout" not in stated:
             result["layout"] = self._layout(result, pad_left)
         roles = {result[f"{role}_token"] for role in ROLES}
-        others = (each for each in result["additional_special_tokens"] if each not in roles)
+        others = (token for token in result["additional_special_tokens"] if token not in roles)
         return result | {"additional_special_tokens": tuple(others)}
 
     def _layout(self, arguments: dict[str, Any], pad_left: bool | None) -> Layout:

@@ -59,8 +59,8 @@ class LossTracker(keras.metrics.Metric):
         losses = {name: means[name] for name in self._weights}
         loss = sum(self._weights[name] * value for name, value in losses.items())
         metrics = {name: function(means[name]) for name, function in self._reported.items()}
-        named = losses if len(losses) >= self.named_from else {}
-        return {"loss": loss, **named, **metrics}
+        by_objective = losses if len(losses) >= self.named_from else {}
+        return {"loss": loss, **by_objective, **metrics}
 
 
 class NamedLossTracker(LossTracker):
@@ -337,13 +337,13 @@ class Learner(keras.Model):
 
         Without a ``padding_mask``, all tokens are real.
         """
-        named = inputs if isinstance(inputs, Mapping) else {}
-        tokens = named.get("padding_mask", named.get("token_ids"))
+        by_name = inputs if isinstance(inputs, Mapping) else {}
+        tokens = by_name.get("padding_mask", by_name.get("token_ids"))
         examples = rows = ops.shape(keras.tree.flatten(inputs)[0])[0]
         real: Any = 0
         if tokens is not None:
             rows = ops.size(tokens[..., 0])
-            real = ops.sum(tokens) if "padding_mask" in named else ops.size(tokens)
+            real = ops.sum(tokens) if "padding_mask" in by_name else ops.size(tokens)
         return ops.stack([ops.cast(count, "float32") for count in (examples, rows, real)])
 
     def get_metrics_result(self) -> dict[str, Any]:

@@ -112,7 +112,7 @@ class _Adaptive(keras.optimizers.Optimizer):
         # A batch has fewer tokens than an embedding has rows: less to read for the norm.
         values = [None if x is None else _full(x) for x in slices.values(gradients)]
         # As Keras computes it for clipping, so that TensorFlow does it once for both.
-        squares = [ops.sum(ops.square(each)) for each in values if each is not None]
+        squares = [ops.sum(ops.square(gradient)) for gradient in values if gradient is not None]
         self.gradient_norm.assign(ops.sqrt(ops.sum(ops.stack(squares))))
         clipped = slices.with_values(gradients, super()._clip_gradients(values))
         return list(zip(slices.dense(clipped), [v for _, v in grads_and_vars], strict=True))
@@ -224,7 +224,7 @@ class AdamW(_Adaptive, keras.optimizers.AdamW):
         index = self._get_variable_index(variable)
         first, second = self._momentums[index], self._velocities[index]
         dtype = first.dtype
-        rate, decay, *powers, epsilon = (ops.cast(each, dtype) for each in learning_rate)
+        rate, decay, *powers, epsilon = (ops.cast(value, dtype) for value in learning_rate)
         factor = self._factor(index)
         if factor != 1.0:
             rate, decay = rate * factor, decay * factor

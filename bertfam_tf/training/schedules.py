@@ -95,10 +95,12 @@ class PiecewiseSchedule(keras.optimizers.schedules.LearningRateSchedule):
         return rate
 
     def get_config(self):
-        schedules = [keras.saving.serialize_keras_object(each) for each in self.schedules]
+        schedules = [keras.saving.serialize_keras_object(schedule) for schedule in self.schedules]
         return {"schedules": schedules, "ends": self.ends}
 
     @classmethod
     def from_config(cls, config):
-        schedules = [keras.saving.deserialize_keras_object(each) for each in config["schedules"]]
+        schedules = [
+            keras.saving.deserialize_keras_object(schedule) for schedule in config["schedules"]
+        ]
         return cls(schedules, config["ends"])

@@ -84,7 +84,7 @@ def shards_of(files: Iterable[tuple[str, int]], shard_bytes: int) -> list[Shard]
     for file, size in files:
         step = max(size, 1) if file.endswith(".csv") else shard_bytes
         ranges += [(file, begin, min(begin + step, size)) for begin in range(0, size, step)]
-    return [Shard(number, *each) for number, each in enumerate(ranges)]
+    return [Shard(number, *bounds) for number, bounds in enumerate(ranges)]
 
 
 def read(shard: Shard, names: Sequence[str]) -> list[Row]:
@@ -113,13 +113,13 @@ def _text_row(line: bytes, names: Sequence[str], place: str) -> Row:
 
 def _json_row(line: bytes, names: Sequence[str], place: str) -> Row:
     try:
-        given = json.loads(line)
+        example = json.loads(line)
     except (ValueError, RecursionError) as error:
         return Row(line.decode("utf-8", "replace"), {}, f"not JSON: {error}", place)
-    named = {names[0]: given} if isinstance(given, str) and len(names) == 1 else given
-    if not isinstance(named, dict):
-        return Row(given, {}, f"not an object, expected one with {_listed(names)}", place)
-    return _row(given, named, names, place)
+    fields = {names[0]: example} if isinstance(example, str) and len(names) == 1 else example
+    if not isinstance(fields, dict):
+        return Row(example, {}, f"not an object, expected one with {_listed(names)}", place)
+    return _row(example, fields, names, place)
 
 
 def _csv_rows(file: Any, names: Sequence[str]) -> Iterator[Row]:
@@ -127,27 +127,27 @@ def _csv_rows(file: Any, names: Sequence[str]) -> Iterator[Row]:
     # surrogateescape passes bytes that are not UTF-8 to the model unchanged.
     text = io.TextIOWrapper(file, "utf-8-sig", "surrogateescape", newline="")
     rows = csv.DictReader(text)
-    for named in rows:
+    for fields in rows:
         place = f"line {rows.line_num}"
         cells = {
             name: cell.encode("utf-8", "surrogateescape")
-            for name, cell in named.items()
+            for name, cell in fields.items()
             if name is not None and cell is not None
         }
-        given = {name: cell.decode("utf-8", "replace") for name, cell in cells.items()}
-        if len(cells) < len(named):
-            yield Row(given, {}, f"not {len(rows.fieldnames or [])} cells", place)
+        example = {name: cell.decode("utf-8", "replace") for name, cell in cells.items()}
+        if len(cells) < len(fields):
+            yield Row(example, {}, f"not {len(rows.fieldnames or [])} cells", place)
         else:
-            yield _row(given, cells, names, place)
+            yield _row(example, cells, names, place)
 
 
-def _row(given: Any, named: dict[str, Any], names: Sequence[str], place: str) -> Row:
-    if missing := [name for name in names if name not in named]:
-        return Row(given, {}, f"without {_listed(missing)}", place)
+def _row(example: Any, fields: dict[str, Any], names: Sequence[str], place: str) -> Row:
+    if missing := [name for name in names if name not in fields]:
+        return Row(example, {}, f"without {_listed(missing)}", place)
     try:
-        return Row(given, {name: _encoded(named[name]) for name in names}, "", place)
+        return Row(example, {name: _encoded(fields[name]) for name in names}, "", place)
     except TypeError as error:
-        return Row(given, {}, str(error), place)
+        return Row(example, {}, str(error), place)
 
 
 def _encoded(value: Any) -> Any:
@@ -156,7 +156,7 @@ def _encoded(value: Any) -> Any:
     if isinstance(value, str):
         return value.encode("utf-8", "replace")  # JSON allows lone surrogates
     if isinstance(value, list):
-        return [_encoded(each) for each in value]
+        return [_encoded(item) for item in value]
     raise TypeError(f"{type(value).__name__}, expected text")
 
 
@@ -302,7 +302,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if isinstance(value, list):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     return _plain(value.tolist()) if hasattr(value, "tolist") else value
 
 
@@ -352,8 +352,8 @@ def version_of(model: str) -> str:
     """The latest version under a base path; a version directory is returned as it is."""
     if _matching(FileSystems.join(model, "saved_model.pb")):
         return model
-    found = _matching(FileSystems.join(model, "*", "saved_model.pb"))
-    folders = [FileSystems.split(each.path)[0] for each in found]
+    models = _matching(FileSystems.join(model, "*", "saved_model.pb"))
+    folders = [FileSystems.split(file.path)[0] for file in models]
     versions = [f for f in folders if FileSystems.split(f)[1].isdecimal()]
     if not versions:
         raise ValueError(f"{model} contains no export, expected saved_model.pb or 1/, 2/, …")
@@ -362,7 +362,7 @@ def version_of(model: str) -> str:
 
 def _begin(options: argparse.Namespace, model: str) -> list[Shard]:
     """The job's shards; writes the job's description, or compares it with the existing one."""
-    files = [(f.path, f.size_in_bytes) for each in options.input for f in _matching(each)]
+    files = [(f.path, f.size_in_bytes) for pattern in options.input for f in _matching(pattern)]
     if wrong := [path for path, _ in files if not path.endswith(KINDS)]:
         raise ValueError(f"{wrong[0]}: expected a name that ends in one of {_listed(KINDS)}")
     if not files:
@@ -394,7 +394,7 @@ def _begin(options: argparse.Namespace, model: str) -> list[Shard]:
 
 def _remove_leftovers(output: str) -> None:
     """Removes what killed workers left under temporary names."""
-    if leftovers := [found.path for found in _matching(FileSystems.join(output, "*.tmp"))]:
+    if leftovers := [file.path for file in _matching(FileSystems.join(output, "*.tmp"))]:
         FileSystems.delete(leftovers)
 
 
@@ -409,7 +409,7 @@ def run(options: argparse.Namespace, beam_options: PipelineOptions) -> dict[str,
     names = inputs_of(model, options.signature)
     shards = _begin(options, model)
     pattern = FileSystems.join(options.output, "done-*.json")
-    done = {FileSystems.split(found.path)[1] for found in _matching(pattern)}
+    done = {FileSystems.split(file.path)[1] for file in _matching(pattern)}
     todo = [shard for shard in shards if f"done-{shard.number:05}.json" not in done]
     print(f"{len(shards)} shards, {len(shards) - len(todo)} of them done", flush=True)
     answer = Answer(
@@ -425,10 +425,10 @@ def run(options: argparse.Namespace, beam_options: PipelineOptions) -> dict[str,
                 | "answer" >> beam.ParDo(answer)
             )
         _remove_leftovers(options.output)
-    numbers = [json.loads(_read(found.path)) for found in _matching(pattern)]
+    numbers = [json.loads(_read(file.path)) for file in _matching(pattern)]
     if len(numbers) < len(shards):
         raise RuntimeError(f"{len(numbers)} of {len(shards)} shards are done; run it once more")
-    return {name: sum(each[name] for each in numbers) for name in NUMBERS}
+    return {name: sum(counts[name] for counts in numbers) for name in NUMBERS}
 
 
 def main() -> None:

@@ -61,12 +61,12 @@ class WriteShard(beam.DoFn):
 
     def process(self, element: Unit) -> None:
         """Writes the shard and counts what it has."""
-        given = {name: self._options[name] for name in ("documents", "sentences", "seed")}
+        settings = {name: self._options[name] for name in ("documents", "sentences", "seed")}
         folder = Path(self._options["output"])
         # If a worker dies, Dask repeats all that it has done.
         if not shards.missing(folder, [element]):
             return
-        row = shards.write_shard(folder, element, self._format, **given)
+        row = shards.write_shard(folder, element, self._format, **settings)
         for name, counter in self._counters.items():
             counter.inc(row[name])
 
@@ -84,12 +84,12 @@ def _inputs(options: _Options) -> tuple[list[dict[str, Any]], list[Unit]]:
         return _identified(files), shards.units_of(files, size, documents)
     if documents != "blank_line":
         raise ValueError("Each text of --tfds is a document, expected no --documents.")
-    name, split, feature = (options[each] for each in ("tfds", "split", "feature"))
+    name, split, feature = (options[name] for name in ("tfds", "split", "feature"))
     data = Published(name, {"text": feature}, options["data_dir"])
     files = [(str(path), path.stat().st_size) for path in data.files(split)]
     number = data.size(split)
     # As many examples as there are in the bytes of a unit on average.
-    step = max(size * number // max(sum(each for _, each in files), 1), 1)
+    step = max(size * number // max(sum(size for _, size in files), 1), 1)
     where = options["data_dir"]
     units = []
     for begin in range(0, number, step):
@@ -113,9 +113,9 @@ def run(options: _Options, beam_options: PipelineOptions) -> dict[str, Any]:
     form = _format(options)
     with exclusive_lock(folder, folder / ".lock"):
         files, units = _inputs(options)
-        given = {name: options[name] for name in ("documents", "sentences", "seed")}
+        settings = {name: options[name] for name in ("documents", "sentences", "seed")}
         source = {name: options[name] for name in ("tokenizer", "tfds", "split", "feature")}
-        job = shards.description(form, files=files, unit=options["unit_bytes"], **given) | source
+        job = shards.description(form, files=files, unit=options["unit_bytes"], **settings) | source
         shards.begin(folder, job)
         todo = shards.missing(folder, units)
         print(f"{len(units)} shards, {len(units) - len(todo)} of them complete", flush=True)

@@ -60,8 +60,8 @@ class Client:
 
     def states(self) -> dict[int, str]:
         """Returns each version's state: `{1: "END", 2: "AVAILABLE"}`."""
-        found = self._ask("GET", "")["model_version_status"]
-        return {int(entry["version"]): entry["state"] for entry in found}
+        statuses = self._ask("GET", "")["model_version_status"]
+        return {int(entry["version"]): entry["state"] for entry in statuses}
 
     def _ask(self, method: str, verb: str, body: Any = None) -> Any:
         response = self._session.request(method, self._url + verb, json=body, timeout=self._timeout)

@@ -115,7 +115,7 @@ def test_heads_are_switched_off_and_taken_out(classifier):
 def test_pruned_models_are_stored(classifier, tmp_path):
     found = analysis.importance(classifier, TEXTS, LABELS, verbose=False)
     units = classifier.backbone.config.intermediate_size // 2
-    pruned = analysis.prune(classifier, {0: [0]}, units, found=found)
+    pruned = analysis.prune(classifier, {0: [0]}, units, importance=found)
     assert pruned.backbone.config.intermediate_size == units
     pruned.save(tmp_path / "saved")
     np.testing.assert_array_equal(_scores(bf.load(tmp_path / "saved")), _scores(pruned))
@@ -145,7 +145,7 @@ def test_units_are_those_that_matter(tiny):
     found = analysis.importance(task, TEXTS, LABELS, verbose=False)
     assert all(row[3] == 0 and (np.delete(row, 3) > 0).any() for row in found.units)
     units = task.backbone.config.intermediate_size - 1
-    pruned = analysis.prune(task, units=units, found=found)
+    pruned = analysis.prune(task, units=units, importance=found)
     np.testing.assert_allclose(_scores(pruned), _scores(task), atol=1e-5)
 
 

@@ -92,6 +92,6 @@ def test_pictures_and_pages_of_what_is_there(classifier, tmp_path):
     assert "canvas" in page
     assert "Which words made" not in page
     found = analysis.explain(classifier, "a good film")
-    page = analysis.write_page(tmp_path / "words.html", found=found).read_text()
+    page = analysis.write_page(tmp_path / "words.html", attribution=found).read_text()
     assert "Which words made" in page
     assert "<canvas" not in page

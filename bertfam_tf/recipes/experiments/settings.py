@@ -268,8 +268,8 @@ def _check_steps(steps: dict[str, StepConfig]) -> None:
                 f"The name of a step must be a file name without dots and commas, got {name!r}."
             )
         sources = [step.evaluate] if step.evaluate else []
-        for taken in step.takes.values():
-            sources += [taken] if isinstance(taken, str) else taken
+        for source in step.takes.values():
+            sources += [source] if isinstance(source, str) else source
         _check_known(f"earlier step of steps.{name}", sources, earlier)
         earlier.append(name)
 

@@ -141,8 +141,8 @@ def unlikely(
         return tf.function(body, autograph=False).get_concrete_function(*specs)
 
     inputs = values + others
-    taken = concrete(lambda *tensors: tuple(function(*tensors)), inputs)
-    inputs = inputs + list(taken.captured_inputs)
+    traced = concrete(lambda *tensors: tuple(function(*tensors)), inputs)
+    inputs = inputs + list(traced.captured_inputs)
     left = concrete(lambda *tensors: tensors[: len(values)], inputs)
     # The stateless operation does not accept resources (tables, models).
     pure = not any(value.dtype == tf.resource for value in inputs)
@@ -150,7 +150,7 @@ def unlikely(
         cond=condition,
         input=inputs,
         Tout=[value.dtype for value in values],
-        then_branch=taken,
+        then_branch=traced,
         else_branch=left,
     )
     for result, value in zip(results, values, strict=True):

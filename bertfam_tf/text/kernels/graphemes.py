@@ -82,7 +82,7 @@ class Graphemes(tf.Module):
         bytes_before = tf.concat([[0], tf.cumsum(text.widths())], 0)
         count = tf.gather(bytes_before, end) - tf.gather(bytes_before, begin)
         short = (end - begin > 1) & (count < _GRAPHEME_BYTES)
-        begin, end = (tf.boolean_mask(each, short) for each in (begin, end))
+        begin, end = (tf.boolean_mask(tensor, short) for tensor in (begin, end))
         replacements = tf.fill(tf.shape(begin), _NONE)
         for length in range(1, _GRAPHEME_BYTES):
             place = tf.minimum(begin[:, tf.newaxis] + tf.range(length, dtype=tf.int64), size - 1)
@@ -91,7 +91,7 @@ class Graphemes(tf.Module):
             replacements = tf.where(new, self._table.lookup(key), replacements)
         hit = replacements != _NONE
         begin, end, replacements = (
-            tf.boolean_mask(each, hit) for each in (begin, end, replacements)
+            tf.boolean_mask(tensor, hit) for tensor in (begin, end, replacements)
         )
         values = tf.strings.unicode_decode(replacements, "UTF-8")
         # Each character becomes one, except in the graphemes, where the first becomes all.

@@ -105,8 +105,8 @@ class Normalized(tf.Module):
         rows = apart.rows()
         if self._compositions is not None:
             codes, change, rows = self._composed(codes, classes_, change, rows)
-        taken = tf.where(change > 0, 0, 1 - change)
-        place = tf.cumsum(taken) - taken - tf.cast(change > 0, tf.int32)
+        is_kept = tf.where(change > 0, 0, 1 - change)
+        place = tf.cumsum(is_kept) - is_kept - tf.cast(change > 0, tf.int32)
         place = tf.maximum(place, tf.gather(tf.cast(text.splits, tf.int32), rows))
         counts = tf.math.unsorted_segment_sum(
             tf.ones_like(rows), rows, tf.size(text.splits, tf.int64) - 1

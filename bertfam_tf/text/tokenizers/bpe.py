@@ -280,16 +280,16 @@ class BPETokenizer(Tokenizer):
         index = tf.range(size + tf.size(merged.values, tf.int64))
         where = tf.where(is_rare)[:, 0]
         which = tf.range(tf.size(where, tf.int64))
-        taken = pieces_of_words(index, size, where, merged.row_splits, which)
+        pieces = pieces_of_words(index, size, where, merged.row_splits, which)
 
         def merged_values(known: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
-            return tf.gather(tf.concat([known, others], 0), taken.values)
+            return tf.gather(tf.concat([known, others], 0), pieces.values)
 
         return Pieces(
             merged_values(words.ids, merged.values),
             merged_values(words.starts, begin) if offsets else None,
             merged_values(words.ends, end) if offsets else None,
-            tf.gather(taken.row_splits, words.splits),
+            tf.gather(pieces.row_splits, words.splits),
         )
 
 

@@ -104,7 +104,7 @@ class SpecialTokenMatcher:
         end = first + tf.gather(self.byte_counts, which)
         if self._overlap:
             kept = _without_overlaps(first, end)
-            which, first, end = (tf.boolean_mask(each, kept) for each in (which, first, end))
+            which, first, end = (tf.boolean_mask(tensor, kept) for tensor in (which, first, end))
 
         # Segments (special tokens and the text between them) tile the bytes of all texts.
         cuts = flags(tf.concat([raw.row_splits, first, end], 0), size)
@@ -205,13 +205,13 @@ def tokens_in_text(special: SpecialTokens, ids: Mapping[str, int]) -> list[str]:
     Raises:
         ValueError: if an additional special token or added token is not in the vocabulary.
     """
-    named = (*special.additional_special_tokens, *special.added_tokens)
-    missing = [token for token in named if token not in ids]
+    required = (*special.additional_special_tokens, *special.added_tokens)
+    missing = [token for token in required if token not in ids]
     if missing:
         raise ValueError(f"additional special tokens {missing} are not in the vocabulary.")
     tokens = [*(special if special.special_tokens_in_text else ()), *special.added_tokens]
-    left = (each for each in dict.fromkeys(tokens) if each not in special.normalized_tokens)
-    return [token for token in left if token in ids]
+    unchanged = (token for token in dict.fromkeys(tokens) if token not in special.normalized_tokens)
+    return [token for token in unchanged if token in ids]
 
 
 def normalized_tokens_in_text(special: SpecialTokens) -> list[str]:

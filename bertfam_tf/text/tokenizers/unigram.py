@@ -214,15 +214,15 @@ class UnigramTokenizer(Tokenizer):
         ids, first, last, word = self._joined(segments, chars.codes)
         counts = tf.math.unsorted_segment_sum(tf.ones_like(word), word, tf.size(distinct, tf.int64))
         rows = tf.RaggedTensor.from_row_lengths(tf.range(tf.size(ids)), counts, validate=False)
-        taken = tf.gather(rows, which)
-        of_word = tf.cast(taken.row_splits, tf.int64)
+        pieces = tf.gather(rows, which)
+        of_word = tf.cast(pieces.row_splits, tf.int64)
         # A text has the pieces of its words.
         words_before = tf.searchsorted(begin, text.splits)
         splits = tf.gather(of_word, words_before)
-        piece = taken.values
+        piece = pieces.values
         if not offsets:
             return Pieces(tf.gather(ids, piece), None, None, splits)
-        base = tf.gather(begin, taken.value_rowids())
+        base = tf.gather(begin, pieces.value_rowids())
         base -= tf.gather(tf.cast(codes.row_splits, tf.int64), tf.gather(word, piece))
         starts = tf.gather(text.starts, base + tf.gather(first, piece))
         ends = tf.gather(text.ends, base + tf.gather(last, piece))
@@ -244,8 +244,8 @@ class UnigramTokenizer(Tokenizer):
         if self._bytes is None:
             return ids, first, last, word
         # The name of the unknown piece itself, alone, is known.
-        named = tf.boolean_mask(segments.known & closes, opens)
-        spelled = (ids == self.unk_id) & ~named
+        is_name = tf.boolean_mask(segments.known & closes, opens)
+        spelled = (ids == self.unk_id) & ~is_name
         widths = Characters(codes, codes, codes, codes).widths()
         before = tf.concat([[0], tf.cumsum(widths)], 0)
         start, end = tf.gather(before, first), tf.gather(before, last + 1)

@@ -227,7 +227,7 @@ class WordTokenizer(Tokenizer):
         # Published configs list "<formula>" even if it is not in the vocabulary.
         known = set(arguments["vocabulary"])
         additional = stated.get("additional_special_tokens", ())
-        stated["additional_special_tokens"] = tuple(each for each in additional if each in known)
+        stated["additional_special_tokens"] = tuple(token for token in additional if token in known)
         return stated
 
     # The graph.

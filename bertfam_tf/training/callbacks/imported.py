@@ -58,7 +58,7 @@ def _class(path: str) -> Any:
         raise ValueError(f"{path} in {CALLBACKS} cannot be imported: {error}{hint}.") from error
     cls = getattr(module, name, None)
     if cls is None:
-        public = [each for each in dir(module) if not each.startswith("_")]
+        public = [name for name in dir(module) if not name.startswith("_")]
         raise ValueError(f"{CALLBACKS}: {unknown(f'name in {module_name}', name, public)}")
     if not (isinstance(cls, type) and issubclass(cls, keras.callbacks.Callback)):
         raise ValueError(f"{path} in {CALLBACKS} must be a class of Keras callbacks, got {cls!r}.")

@@ -90,12 +90,12 @@ class StepLog(keras.callbacks.Callback):
     def on_train_begin(self, logs=None):
         self._start = None
         if self.writes and self._events is None:
-            kept = [line for line in self.lines if line["step"] <= self.step]
-            write(self.file, "".join(map(_as_json, kept)))
+            earlier = [line for line in self.lines if line["step"] <= self.step]
+            write(self.file, "".join(map(_as_json, earlier)))
             remove_files(self.board, [_EVENTS])
             with os_errors(self.board):
                 self._events = tf.summary.create_file_writer(str(self.board))
-                for line in kept:
+                for line in earlier:
                     self._show(line)
 
     def on_test_begin(self, logs=None):

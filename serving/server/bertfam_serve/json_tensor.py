@@ -111,18 +111,18 @@ def _from_columns(value: Any, info: InputMap) -> dict[str, np.ndarray]:
 
 
 def _from_rows(instances: list[Any], info: InputMap) -> dict[str, np.ndarray]:
-    named = _is_named(instances[0])
-    if not named and len(info) > 1:
+    is_named = _is_named(instances[0])
+    if not is_named and len(info) > 1:
         raise invalid(f"Each of 'instances' must be an object with the names {_listed(info)}.")
-    expected = "an object" if named else "a value"
+    expected = "an object" if is_named else "a value"
     for i, row in enumerate(instances):
-        if _is_named(row) != named:
+        if _is_named(row) != is_named:
             raise invalid(
                 f"instances[{i}] is {describe(row)}, expected {expected} as in instances[0]."
             )
-        if named and row.keys() != info.keys():
+        if is_named and row.keys() != info.keys():
             raise invalid(f"instances[{i}] has the names {_listed(row)}, expected {_listed(info)}.")
-    if not named:
+    if not is_named:
         (name,) = info
         return {name: _tensor(instances, _dtype(info, name), lambda at: f"instances{_index(at)}")}
 

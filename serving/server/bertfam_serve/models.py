@@ -302,20 +302,20 @@ class Models:
 
     def _reconcile(self, name: str) -> None:
         """Loads wanted versions and unloads others, so that a version is always available."""
-        wanted = self._wanted.get(name, {})
+        target = self._wanted.get(name, {})
         versions = self._versions.get(name, {})
         with self._lock:
             for number, version in versions.items():
-                if number not in wanted and version.servable is None and not version.unloaded:
+                if number not in target and version.servable is None and not version.unloaded:
                     version.unloaded = True  # it never loaded
                     version.end()
-            for number, directory in wanted.items():
+            for number, directory in target.items():
                 if number not in versions or versions[number].unloaded:
                     versions[number] = _Version(number, directory)
         while True:
             available = [v for v in versions.values() if v.servable is not None]
-            unwanted = [v for v in available if v.number not in wanted]
-            if unwanted and (not wanted or len(unwanted) < len(available) or len(unwanted) > 1):
+            unwanted = [v for v in available if v.number not in target]
+            if unwanted and (not target or len(unwanted) < len(available) or len(unwanted) > 1):
                 self._unload(name, min(unwanted, key=lambda v: v.number))
                 continue
             due = [v for v in versions.values() if self._should_load(v)]

@@ -128,8 +128,8 @@ class Metrics(Collector):
             _REQUEST_COUNT, "The total number of requests.", labels=("model_name", "status")
         )
         for labels, count in self._counts.items():
-            named = dict(zip(("model_name", "status"), labels, strict=True))
-            counter.add_sample(_REQUEST_COUNT, named, count)
+            by_label = dict(zip(("model_name", "status"), labels, strict=True))
+            counter.add_sample(_REQUEST_COUNT, by_label, count)
         yield counter
         for family in (self._requests, self._runs, self._warm_ups):
             metric = HistogramMetricFamily(family.name, family.text, labels=family.labels)

@@ -149,5 +149,5 @@ def _count_values(body: bytes) -> int:
     return count
 
 
-def _any_of(codes: np.ndarray, wanted: Iterable[int]) -> Any:
-    return np.logical_or.reduce([codes == code for code in wanted])
+def _any_of(codes: np.ndarray, characters: Iterable[int]) -> Any:
+    return np.logical_or.reduce([codes == code for code in characters])
