@@ -45,7 +45,7 @@ def add(commands: Commands) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Runs the command."""
-    from bertfam_tf.files import write
+    from bertfam_tf.files import LOCK, exclusive_lock, write
     from bertfam_tf.recipes.experiments.cells import plan_cells
     from bertfam_tf.recipes.experiments.running import default_workers, runs_of
     from bertfam_tf.recipes.experiments.settings import load_experiment
@@ -66,13 +66,17 @@ def run(options: argparse.Namespace) -> None:
     from bertfam_tf.recipes.experiments.running import run_cells
 
     failure: Exception | None = None
+    output = expand(experiment.output)
     if not options.report_only:
         workers = default_workers() if options.workers is None else options.workers
         shown = _Bar()
         try:
-            run_cells(cells, workers, flops=flops_per_token, progress=shown)
+            with exclusive_lock(output, output / LOCK):
+                run_cells(cells, workers, flops=flops_per_token, progress=shown)
         except KeyboardInterrupt:
             _log.warning("Interrupted; the same command resumes.")
+            raise
+        except BlockingIOError:  # another process runs the experiment
             raise
         except (ValueError, OSError) as error:
             failure = error
@@ -80,7 +84,7 @@ def run(options: argparse.Namespace) -> None:
             shown.end()
     if any(run.finished for run in runs_of(cells)):
         text = table(experiment, cells, _command(options), flops=flops_per_token)
-        files = [expand(experiment.output) / "table.md"]
+        files = [output / "table.md"]
         if experiment.table is not None and not options.override and seeds is None:
             files.append(Path(options.file).parent / experiment.table)
         for file in files:

@@ -14,6 +14,7 @@ from safetensors.numpy import load_file
 from scipy import stats
 
 from bertfam_tf import cli
+from bertfam_tf.files import LOCK, exclusive_lock
 from bertfam_tf.recipes.experiments.cells import plan_cells
 from bertfam_tf.recipes.experiments.report import table
 from bertfam_tf.recipes.experiments.running import run_cells, runs_of
@@ -180,6 +181,15 @@ def test_processes_that_are_killed(files, tmp_path):
     found = [load_file(tmp_path / "runs" / n / "0/model/model.safetensors") for n in ("static",)]
     assert found
     assert (tmp_path / "runs" / "static" / "0.log").read_text().count("$ bertfam") == 2
+
+
+def test_two_experiments_in_one_folder(files, tmp_path, capsys):
+    file = str(files(seeds=[0]))
+    with exclusive_lock(tmp_path / "runs", tmp_path / "runs" / LOCK):
+        assert cli.main(["experiment", file, "--workers", "0"]) == 1
+    error = capsys.readouterr().err
+    assert f"{tmp_path}/runs is being written by another process" in error
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.full
