@@ -563,9 +563,9 @@ def test_what_needs_no_tensorflow_does_not_wait_for_it(command, status):
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="oneDNN is for x86")
 @pytest.mark.parametrize(("given", "command", "found"), [
-    ("", "train", "1"), ("0", "train", "0"), ("", "tokenize", ""),
+    ("", "train", "1"), ("0", "train", "0"), ("", "evaluate", "1"), ("", "tokenize", ""),
 ])  # fmt: skip
-def test_training_uses_onednn(given, command, found, tmp_path):
+def test_commands_that_compute_batches_use_onednn(given, command, found, tmp_path):
     code = (
         f"import os; from bertfam_tf.cli import main; main([{command!r}, 'absent', 'absent']); "
         "print(os.environ.get('TF_ENABLE_ONEDNN_OPTS', ''))"

@@ -22,7 +22,9 @@ from bertfam_tf.cli.common import (
 
 def add(commands: Commands) -> None:
     """Adds the command."""
-    parser = add_command(commands, "evaluate", run, "print a model's metrics on a split as JSON")
+    parser = add_command(
+        commands, "evaluate", run, "print a model's metrics on a split as JSON", in_batches=True
+    )
     add_model(parser)
     parser.add_argument(
         "override",

@@ -20,7 +20,12 @@ _USUAL_PROMPTS = ("document", "passage")
 def add(commands: Commands) -> None:
     """Adds the command."""
     parser = add_command(
-        commands, "index", run, "embed the texts of a file, for search; it resumes", resumes=True
+        commands,
+        "index",
+        run,
+        "embed the texts of a file, for search; it resumes",
+        resumes=True,
+        in_batches=True,
     )
     parser.add_argument(
         "model", help="an embedder: a saved task, a recipe's output, or a checkpoint"

@@ -51,7 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
     errors that may be temporary, such as a full disk, and 130 for Ctrl-C.
     """
     options = _parsed(sys.argv[1:] if arguments is None else arguments)
-    if options.resumes:  # long commands, which compute in large batches
+    if options.in_batches:
         _enable_onednn()
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Printable("%(message)s"))

@@ -23,7 +23,9 @@ _FEATURES = ("text", "text_pair", "question", "context")
 
 def add(commands: Commands) -> None:
     """Adds the command."""
-    parser = add_command(commands, "predict", run, "print predictions, one line of JSON per text")
+    parser = add_command(
+        commands, "predict", run, "print predictions, one line of JSON per text", in_batches=True
+    )
     add_model(parser)
     parser.add_argument("text", nargs="*", help="texts (default: lines of standard input)")
     parser.add_argument("--language", help=f"of the texts, {LANGUAGES}")

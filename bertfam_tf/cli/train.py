@@ -9,7 +9,12 @@ from bertfam_tf.cli.common import Commands, add_command, add_recipe
 def add(commands: Commands) -> None:
     """Adds the command."""
     parser = add_command(
-        commands, "train", run, "fine-tune with a recipe; an interrupted run resumes", resumes=True
+        commands,
+        "train",
+        run,
+        "fine-tune with a recipe; an interrupted run resumes",
+        resumes=True,
+        in_batches=True,
     )
     add_recipe(parser, "such as train.epochs=1")
 
