@@ -70,7 +70,7 @@ class Checkpoint:
         self._tensors = source.tensors
         fields = source.config.to_dict()
         self.config: Any = source.config.from_dict({**fields, **overrides})
-        if "pooler" not in overrides and self._has_no_pooler():
+        if "pooler" not in overrides and self.lacks_pooler and self._has_head_without_pooler():
             self.without_missing_pooler()
 
     def backbone(self, *, new_pooler: bool = False, **kwargs: Any) -> Backbone:
@@ -236,14 +236,11 @@ class Checkpoint:
         if self.lacks_pooler and getattr(self.config, "pooler", False):
             self.config = self.config.from_dict({**self.config.to_dict(), "pooler": False})
 
-    def _has_no_pooler(self) -> bool:
-        """Whether the checkpoint has a head that does not use the pooler, and no pooler."""
-        if not self.lacks_pooler or not getattr(self.config, "pooler", False):
-            return False
-        heads = self.family.heads.items()
+    def _has_head_without_pooler(self) -> bool:
+        """Whether the checkpoint has a head that does not use the pooler."""
         return any(
             self._stored_of(name) and self.has_head(name) and head.reads != "pooled_output"
-            for name, head in heads
+            for name, head in self.family.heads.items()
         )
 
     def _check_tied(self, head: str) -> None:
