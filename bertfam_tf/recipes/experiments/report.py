@@ -269,8 +269,8 @@ def _budgets(experiment: Experiment, cells: Sequence[Cell], flops: Flops | None)
             budget = _budget(runs[0], flops)
             records = [run.record() for run in runs]
             times = [
-                f"{statistics.mean(values):,.0f}" if values else _NOTHING
-                for values in (
+                f"{statistics.mean(recorded):,.0f}" if recorded else _NOTHING
+                for recorded in (
                     [record[name] for record in records if name in record]
                     for name in ("seconds", "cpu_seconds")
                 )
