@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -62,14 +63,15 @@ def minimal_pairs(
         batch_size: sentences that are scored together.
         verbose: 0 prints no progress bar.
         file: a JSON file, written after each paradigm, from which an interrupted scoring of the
-            same model resumes; None to keep nothing.
+            same model resumes; paradigms whose pairs have changed are scored again. None to keep
+            nothing.
 
     Returns:
         The fraction of pairs by paradigm, and ``mean``, the mean of the paradigms.
 
     Raises:
         TypeError: if the task is no language model.
-        ValueError: if there are no pairs, or a file is invalid.
+        ValueError: if there are no pairs, a file is invalid, or ``file`` is of another model.
         OSError: if ``file`` cannot be written.
     """
     if not hasattr(task, "log_likelihood"):
@@ -81,15 +83,15 @@ def minimal_pairs(
         pairs = read_minimal_pairs(pairs)
     if not pairs or not all(map(len, pairs.values())):
         raise ValueError("pairs must have at least one pair in each paradigm.")
-    fractions = {} if file is None else _stored(Path(file))
+    kept = _Scores(task, pairs, None if file is None else Path(file))
+    fractions: dict[str, float] = {}
     bar = keras.utils.Progbar(len(pairs), verbose=verbose, unit_name="paradigm")
     for number, (name, rows) in enumerate(pairs.items(), 1):
-        if name not in fractions:
-            fractions[name] = _fraction(task, rows, batch_size)
-            if file is not None:
-                files.write(file, json.dumps(fractions, indent=2) + "\n")
+        known = kept.get(name, rows)
+        fractions[name] = _fraction(task, rows, batch_size) if known is None else known
+        if known is None:
+            kept.add(name, rows, fractions[name])
         bar.update(number, [("accuracy", fractions[name])])
-    fractions = {name: fractions[name] for name in pairs}
     return {**fractions, "mean": float(np.mean(list(fractions.values())))}
 
 
@@ -101,11 +103,68 @@ def _fraction(task: Any, rows: Sequence[tuple[str, str]], batch_size: int) -> fl
     return float(np.mean([by_sentence[good] > by_sentence[bad] for good, bad in rows]))
 
 
-def _stored(file: Path) -> dict[str, float]:
-    stored = parsing.read_json(file) if file.exists() else {}
-    if not isinstance(stored, dict) or not all(isinstance(x, float) for x in stored.values()):
-        raise ValueError(f"{file} must have a number for each paradigm; remove it to start anew.")
-    return stored
+class _Scores:
+    """The file of an interrupted scoring: for one model, which the scores of a pair identify.
+
+    Args:
+        task: the model.
+        pairs: all pairs.
+        file: the file; None keeps nothing.
+
+    Raises:
+        ValueError: if the file is of another model, or has something else.
+    """
+
+    def __init__(
+        self, task: Any, pairs: Mapping[str, Sequence[tuple[str, str]]], file: Path | None
+    ):
+        self._file = file
+        self._content: dict[str, Any] = {"pair": [], "log_likelihoods": [], "paradigms": {}}
+        if file is None:
+            return
+        if file.exists():
+            self._content = _stored(file)
+        # Alone in a batch, so that the same model computes the same numbers again.
+        pair = self._content["pair"] or list(next(iter(pairs.values()))[0])
+        scores = task.log_likelihood(pair, batch_size=2).tolist()
+        if self._content["pair"] and not np.allclose(
+            scores, self._content["log_likelihoods"], rtol=1e-4
+        ):
+            raise ValueError(
+                f"{file} has scores of another model; choose another file, or remove this one."
+            )
+        self._content |= {"pair": pair, "log_likelihoods": scores}
+
+    def get(self, name: str, rows: Sequence[tuple[str, str]]) -> float | None:
+        """Returns the fraction of a paradigm; None if it is unknown, or of other pairs."""
+        stored = self._content["paradigms"].get(name)
+        return stored["accuracy"] if stored and stored["sha256"] == _digest(rows) else None
+
+    def add(self, name: str, rows: Sequence[tuple[str, str]], fraction: float) -> None:
+        """Adds a paradigm and writes the file."""
+        if self._file is not None:
+            entry = {"accuracy": fraction, "sha256": _digest(rows)}
+            self._content["paradigms"][name] = entry
+            files.write(self._file, json.dumps(self._content, indent=2) + "\n")
+
+
+def _digest(rows: Sequence[tuple[str, str]]) -> str:
+    return hashlib.sha256(json.dumps([list(pair) for pair in rows]).encode()).hexdigest()
+
+
+def _stored(file: Path) -> dict[str, Any]:
+    content = parsing.read_json(file)
+    try:
+        pair, scores = content["pair"], content["log_likelihoods"]
+        paradigms = content["paradigms"].values()
+        valid = all(isinstance(x["sha256"], str) and 0 <= x["accuracy"] <= 1 for x in paradigms)
+        valid &= len(pair) == 2 and all(isinstance(text, str) for text in pair)
+        valid &= np.shape(np.asarray(scores, "float64")) == (2,)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        valid = False
+    if not valid:
+        raise ValueError(f"{file} has no scores of minimal pairs; remove it to start anew.")
+    return content
 
 
 def _read(file: Path) -> list[tuple[str, str]]:

@@ -32,27 +32,57 @@ def test_fractions_by_paradigm(tmp_path):
     assert minimal_pairs(_ShortIsLikely(), tmp_path, verbose=0) == pytest.approx(expected)
 
 
+def _accuracies(file):
+    stored = json.loads(file.read_text())["paradigms"]
+    return {name: paradigm["accuracy"] for name, paradigm in stored.items()}
+
+
 def test_goes_on_after_an_interruption(tmp_path):
     class Interrupted(_ShortIsLikely):
         def log_likelihood(self, texts, batch_size):
-            if set(texts) == {"a", "aaa"}:
+            if len(texts) > 2 or set(texts) == {"b", "bb"}:
                 raise KeyboardInterrupt
             return super().log_likelihood(texts, batch_size)
 
-    file = tmp_path / "found.json"
+    file = tmp_path / "scores.json"
+    pairs = {"islands": [("aaa", "a")], "agreement": PAIRS["agreement"]}
     with pytest.raises(KeyboardInterrupt):
-        minimal_pairs(Interrupted(), PAIRS, verbose=0, file=file)
-    assert json.loads(file.read_text()) == {"agreement": pytest.approx(2 / 3)}
+        minimal_pairs(Interrupted(), pairs, verbose=0, file=file)
+    assert _accuracies(file) == {"islands": 0.0}
     # A paradigm that comes later is kept, too.
-    file.write_text('{"islands": 0.5}')
+    file.write_text(file.read_text().replace('"accuracy": 0.0', '"accuracy": 0.5'))
     with pytest.raises(KeyboardInterrupt):
-        minimal_pairs(Interrupted(), {**PAIRS, "last": [("a", "aaa")]}, verbose=0, file=file)
-    assert json.loads(file.read_text()) == {"islands": 0.5, "agreement": pytest.approx(2 / 3)}
-    file.write_text('{"agreement": 0.25}')
-    found = minimal_pairs(_ShortIsLikely(), PAIRS, verbose=0, file=file)
-    assert found == {"agreement": 0.25, "islands": 0.0, "mean": 0.125}
-    file.write_text('{"agreement": "much"}')
-    with pytest.raises(ValueError, match="must have a number for each paradigm"):
+        minimal_pairs(Interrupted(), {"new": [("b", "bb")], **pairs}, verbose=0, file=file)
+    expected = {"islands": 0.5, "agreement": pytest.approx(2 / 3)}
+    assert minimal_pairs(_ShortIsLikely(), pairs, verbose=0, file=file).items() >= expected.items()
+    assert _accuracies(file) == expected
+    # Other pairs are scored, also under a known name.
+    changed = {**pairs, "islands": [("a", "aaa")]}
+    assert minimal_pairs(_ShortIsLikely(), changed, verbose=0, file=file)["islands"] == 1.0
+
+
+def test_scores_of_another_model_are_refused(tmp_path):
+    class Other(_ShortIsLikely):
+        def log_likelihood(self, texts, batch_size):
+            return 1.001 * super().log_likelihood(texts, batch_size)
+
+    file = tmp_path / "scores.json"
+    minimal_pairs(_ShortIsLikely(), PAIRS, verbose=0, file=file)
+    before = file.read_text()
+    with pytest.raises(ValueError, match=r"scores\.json has scores of another model"):
+        minimal_pairs(Other(), PAIRS, verbose=0, file=file)
+    assert file.read_text() == before
+
+
+@pytest.mark.parametrize("content", [
+    "[]", '{"agreement": 0.5}', '{"pair": ["a", "b"], "log_likelihoods": [1], "paradigms": {}}',
+    '{"pair": ["a", "b"], "log_likelihoods": [1, 2], "paradigms": {"a": {"accuracy": "much"}}}',
+    '{"pair": [1, 2], "log_likelihoods": [1, 2], "paradigms": {}}',
+])  # fmt: skip
+def test_other_files_are_refused(content, tmp_path):
+    file = tmp_path / "scores.json"
+    file.write_text(content)
+    with pytest.raises(ValueError, match=r"scores\.json has no scores of minimal pairs"):
         minimal_pairs(_ShortIsLikely(), PAIRS, verbose=0, file=file)
 
 

@@ -247,7 +247,10 @@ def test_minimal_pairs_are_a_metric(files, tmp_path, monkeypatch):
         found.append(metrics)
         # As if it had been interrupted: what is known is not scored again.
         (tmp_path / workers / "only/0/pairs/metrics.json").unlink()
-        (tmp_path / workers / "only/0/pairs/minimal_pairs.json").write_text('{"order": 0.25}')
+        kept = tmp_path / workers / "only/0/pairs/minimal_pairs.json"
+        stored = json.loads(kept.read_text())
+        stored["paradigms"]["order"]["accuracy"] = 0.25
+        kept.write_text(json.dumps(stored))
         assert cli.main(["experiment", file, "--workers", workers, output]) == 0
         metrics = json.loads((tmp_path / workers / "only/0/pairs/metrics.json").read_text())
         assert metrics == {"order": 0.25, "mean": 0.25}
