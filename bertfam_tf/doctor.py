@@ -16,8 +16,8 @@ class Extra(NamedTuple):
     Fields:
         feature: the feature that needs it.
         modules: names that are imported.
-        extra: of ``pip install 'bertfam_tf[…]'``; None for a package of its own.
-        package: of ``pip install``, if ``extra`` is None.
+        extra: the extra in ``pip install 'bertfam_tf[…]'``; None for a separate package.
+        package: the name for ``pip install``, if ``extra`` is None.
     """
 
     feature: str

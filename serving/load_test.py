@@ -278,7 +278,7 @@ class Check:
 
 
 def check(result: Load, target: Target, expected: Sequence[Sequence[Any]]) -> Check:
-    """Compares the answers with those of each version, `expected[version][instance]`.
+    """Compares the answers with each version's, `expected[version][instance]`.
 
     Raises:
         ValueError: two versions give the same answer to an instance.

@@ -196,7 +196,7 @@ class Report(NamedTuple):
     Fields:
         counts: answers by kind of case and status.
         faults: descriptions, with the number of the case.
-        fitting: of requests to exports, how many rows were compared, and how many requests had to
+        fitting: for requests to exports, the number of compared rows, and of requests that had to
             be refused.
     """
 

@@ -208,8 +208,8 @@ def write_garden_head(name: str, kind: str, head: str) -> None:
     """Writes a model with a head, as Model Garden's trainer saves it.
 
     Args:
-        name: of the directory.
-        kind: of the encoder.
+        name: the directory's name.
+        kind: the encoder's kind.
         head: ``"classifier"`` with a pooler of its own, which is the default, ``"pooled"`` with the
             encoder's, ``"tagger"``, ``"span"`` or ``"masked_lm"``.
     """

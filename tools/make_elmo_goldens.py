@@ -180,7 +180,7 @@ def run(
     Args:
         directory: the checkpoint.
         sentences: words.
-        scalars, gamma: of the mix; None for zeros.
+        scalars, gamma: the parameters of the mix; None for zeros.
         dtype: the dtype of the returned arrays.
     """
     make, add_boundaries, mapper = reference()

@@ -358,7 +358,7 @@ def goldens(family: str, quick: bool = False) -> list[Path]:
 
     Args:
         family: the name of the family.
-        quick: whether to return only those of `make test`.
+        quick: whether to return only the tests of `make test`.
     """
     root = test_goldens.GOLDENS / family
     found = [path for path in test_goldens.CHECKPOINTS if path.parent == root]

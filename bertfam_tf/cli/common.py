@@ -26,7 +26,7 @@ LABELS = (
 )
 
 
-# Of exports, as ``export_saved_model`` takes them.
+# The dtypes of exports, the same as for ``export_saved_model``.
 DTYPES = ("float32", "bfloat16", "bfloat16-weights", "int8-weights", "int8")
 
 
@@ -156,7 +156,7 @@ def loaded_task(options: argparse.Namespace, *, several: bool = False) -> Any:
     """Loads the task of ``model``, ``--task`` and ``--labels``.
 
     Args:
-        options: of a parser with the arguments of ``add_model``.
+        options: the options of a parser with the arguments of ``add_model``.
         several: whether to return all of several tasks that were saved together, if ``--task`` does
             not choose one.
 

@@ -26,7 +26,7 @@ from bertfam_tf.files import atomic, exclusive_lock, write
 from bertfam_tf.names import truncated_repr
 
 VERSION = 3
-# Of the teacher, whatever the batches of the training are.
+# The teacher's batch size, whatever the batches of the training are.
 BATCH = 32
 _BATCHES_PER_SHARD = 64
 _SHARD, _COUNTS = "rows-{:05}.tfrecord", "counts-{:05}.json"

@@ -47,7 +47,7 @@ Answers = dict[str, np.ndarray]
 _SMALLEST = 16
 # The root mean square of the error of a layer's output, relative to the output's.
 _LARGEST_ERROR = 0.1
-# Of each calibration batch, for output layers over a vocabulary.
+# Tokens of each calibration batch, for output layers over a vocabulary.
 _MEASURED_TOKENS = 256
 
 

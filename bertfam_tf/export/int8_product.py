@@ -21,7 +21,7 @@ KERNEL = "_QuantizedMatMul"
 
 # Exponents of the activations in SmoothQuant's factors (equation 4).
 SMOOTHING = 0.7
-# Of an output layer whose rows are looked up too: the factors are also in the errors of these.
+# For an output layer whose rows are also looked up: the factors are in the errors of rows too.
 OUTPUT_SMOOTHING = 0.4
 _LARGEST_INPUT = 127
 # CPUs without VNNI add two products in 16 bits: 2 · 255 · 64 fits, larger weights would saturate.
@@ -220,7 +220,7 @@ class Int8Output(Int8Dense):
         self.table = StoredWeight(self.kernel, scales, factors, mean)
         stored = self.kernel.numpy() * scales.numpy() * factors
         rounded = stored - kernel.T
-        # Of the rows that are looked up, relative to their root mean square.
+        # The error of rows that are looked up, relative to their root mean square.
         self.error_of_rows = float(np.sqrt(np.square(rounded).mean() / np.square(kernel).mean()))
         # As they are long, a copy out of a stack would take time at each token.
         self._bias, self._high, self._low = (

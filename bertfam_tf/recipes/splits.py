@@ -67,7 +67,7 @@ def columns(data: DataConfig, task: str | None = None) -> dict[str, Column] | No
     """Columns of texts and label; None for a published data set whose columns are known.
 
     Args:
-        data: of a recipe.
+        data: the section ``data`` of a recipe.
         task: the task's class, whose texts name the columns where the recipe does not.
     """
     label: dict[str, Column] = {} if data.label is None else {"label": data.label}
@@ -101,7 +101,7 @@ def open_split(
 
     Args:
         data, split, task, names: the same as for ``read_split``.
-        seed: of the training examples that ``data.per_label`` draws.
+        seed: the seed for the training examples that ``data.per_label`` draws.
     """
     rows, target = rows_of(data, split, task, names)
     class_names, files = [] if target is None else target.names, getattr(data, split)

@@ -87,7 +87,7 @@ class Inspection:
         """Returns a maximum length that truncates few rows: a power of two, of at least 32.
 
         Args:
-            positions: of the model; None for no limit.
+            positions: the model's number of positions; None for no limit.
         """
         length, limit = 32, min(LENGTHS[-1], positions or LENGTHS[-1])
         while length < limit and self.truncated(length) > _TRUNCATED * len(self.lengths):
@@ -106,9 +106,9 @@ def inspect(
     """Reads a file of examples, which training would read.
 
     Args:
-        file: of any format of ``DataConfig`` but txt, or ``tfds:NAME/SPLIT``.
+        file: a file in any format of ``DataConfig`` but txt, or ``tfds:NAME/SPLIT``.
         tokenizer: counts the tokens.
-        columns: of ``text``, ``text_pair`` and ``label``, where they are not to be guessed.
+        columns: the columns for ``text``, ``text_pair`` and ``label`` that are not to be guessed.
         task: the task's class; None for the one that the file seems to be for.
         format: the file's format; None for the one of its name.
 
@@ -284,8 +284,8 @@ def held_out(inspection: Inspection, share: float, stem: Path) -> dict[str, Any]
     Rows with the same texts stay together, and a row's part depends on its texts alone.
 
     Args:
-        inspection: of a table.
-        share: of the rows that are held out, approximately.
+        inspection: the inspection of a table.
+        share: the approximate fraction of rows that are held out.
         stem: the files are ``STEM.train.jsonl`` and ``STEM.dev.jsonl``.
 
     Returns:
@@ -325,7 +325,7 @@ def recipe(inspection: Inspection, checkpoint: str, output: str, data: Mapping[s
     """Returns the YAML of a first recipe.
 
     Args:
-        inspection: of the training file.
+        inspection: the inspection of the training file.
         checkpoint: the model's.
         output: the directory of the run.
         data: the section ``data``.

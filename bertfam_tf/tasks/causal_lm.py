@@ -72,7 +72,7 @@ class CausalLM(ScoresTexts, Task):
     in both directions.
 
     Args:
-        backbone: of a causal family, or a permutation language model (XLNet).
+        backbone: a causal model, or a permutation language model (XLNet).
         tokenizer: its tokenizer.
         max_length, padding, language_id, languages: as for ``Task``.
 

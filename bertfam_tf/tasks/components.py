@@ -59,7 +59,7 @@ class Targets:
     """Converts labels to targets of the loss. This base class returns labels unchanged.
 
     Attributes:
-        padding: of targets with a value for each token, the value at padding.
+        padding: the value at padding, for targets with a value for each token.
         classes: the number of classes, of which each example has one; 0 for other targets.
     """
 
@@ -118,7 +118,7 @@ class TaskComponents:
     """The components that define a task.
 
     Attributes:
-        inputs, outputs: of the Keras model: packed token ids, and the head's output.
+        inputs, outputs: the Keras model's inputs, packed token ids, and the head's output.
         preprocessor: converts texts to packed token ids.
         postprocess: maps the model's outputs and the preprocessor's output to answers, tensors
             whose dimension 0 is the batch.

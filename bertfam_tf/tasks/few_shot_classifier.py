@@ -250,7 +250,7 @@ class FewShotClassifier(TextClassifier):
             batch_size: pairs in a batch.
             epochs: passes over the pairs; 0 keeps the embedder as it is.
             pairs, regularization: the same as for ``Settings``.
-            seed: of pairs, their order, and dropout.
+            seed: the seed for pairs, their order, and dropout.
             validation_data: examples to evaluate after the logistic regression is fitted; its
                 losses and metrics are added to the history, as ``val_loss``, ….
 

@@ -252,7 +252,7 @@ class TaskInference:
 
         Args:
             function: takes the features; or the whole batch if ``labelled``.
-            language: of the texts; None for their own or the task's.
+            language: the language of the texts; None for their own or the task's.
         """
         languages = self._parts.preprocessor.languages
         language_id = None if language is None else languages.id_of(language)

@@ -24,13 +24,13 @@ class Languages:
     Args:
         backbone: with or without language embeddings.
         tokenizer: for texts in ``language_id``.
-        language_id: of texts without a language of their own; None if the backbone has none.
-        ids: of the languages by their codes; None for their numbers as strings.
+        language_id: the language of texts without their own; None if the backbone has none.
+        ids: ids by language code; None for their numbers as strings.
 
     Attributes:
-        ids: of the languages by their codes; empty if the backbone has none.
+        ids: ids by language code; empty if the backbone has no languages.
         count: the number of languages that the backbone has.
-        language_id: of texts without a language of their own.
+        language_id: the language of texts without their own.
 
     Raises:
         ValueError: for a ``language_id`` that is missing, out of range, or given for a backbone
@@ -107,8 +107,8 @@ class Languages:
         """The ids of the languages of examples.
 
         Args:
-            features: of the examples. Their language is a code for all of them, or a string tensor
-                (batch,) of codes, or missing for ``language_id``.
+            features: the features of examples. Their language is a code for all of them, or a
+                string tensor (batch,) of codes, or missing for ``language_id``.
 
         Returns:
             one id, or int32 (batch,); None if the backbone has no languages.

@@ -39,7 +39,7 @@ def fit_logistic_regression(
     x = np.concatenate([vectors, np.ones((len(vectors), 1))], axis=1, dtype="float64")
     targets = np.eye(classes)[labels]
     shape = (x.shape[1], classes)
-    # Of two classes, the weights are each other's negatives, half of the difference.
+    # The weights of two classes are each other's negatives: half of the difference.
     penalty = np.full(shape, regularization * (2 if classes == 2 else 1))
     penalty[-1] = 0
 

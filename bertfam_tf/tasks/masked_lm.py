@@ -78,7 +78,7 @@ class MaskedLM(ScoresTexts, Task):
     ``max_masks`` is an argument of ``export``; ``count`` is larger if masks were omitted.
 
     Args:
-        backbone: of a family that is trained to fill masks.
+        backbone: a backbone of a family that is trained to fill masks.
         tokenizer: its tokenizer, with a mask token that it finds in texts.
         top_k: the number of tokens in an answer for each mask.
         mask_rate: the fraction of a text's tokens that ``fit`` masks.

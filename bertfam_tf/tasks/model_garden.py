@@ -35,7 +35,7 @@ def to_model_garden(backbone: Backbone) -> Any:
     back with ``load_backbone(encoder)``.
 
     Args:
-        backbone: of the family BERT or ALBERT.
+        backbone: a BERT or ALBERT.
 
     Returns:
         An encoder of ``official.nlp.modeling.networks``: ``BertEncoderV2`` or ``AlbertEncoder``,

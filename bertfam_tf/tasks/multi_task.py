@@ -152,7 +152,7 @@ class MultiTask(TextLearner):
             loss: None, because each task has its own.
             metrics: for each task, as ``Task.compile`` takes them, for ``fit`` and ``evaluate``;
                 a task that is omitted has its default metrics.
-            **kwargs: of ``Learner.compile``.
+            **kwargs: further arguments of ``Learner.compile``.
 
         Raises:
             ValueError: for metrics of an unknown task; for ``accumulation_steps`` above 1, because
@@ -205,7 +205,7 @@ class MultiTask(TextLearner):
                 equally often, so that small data sets are repeated. Or probabilities by task.
             steps_per_epoch: None for the number of batches in the data.
             seed: the random seed of the order of tasks; None for a new order in each call.
-            **kwargs: of ``TextLearner.fit``; a batch of ``batch_size`` examples is of one task.
+            **kwargs: further arguments of ``TextLearner.fit``; each batch has examples of one task.
 
         Raises:
             ValueError: for unknown tasks or tasks without data, for probabilities that are negative
@@ -234,7 +234,7 @@ class MultiTask(TextLearner):
             x: as ``fit`` takes it, of all tasks or of some.
             y: None.
             batch_size: examples in a batch.
-            **kwargs: of ``Task.evaluate``.
+            **kwargs: further arguments of ``Task.evaluate``.
 
         Raises:
             ValueError: for a task that is not there, and as ``Task.evaluate`` raises it.
@@ -259,7 +259,7 @@ class MultiTask(TextLearner):
 
         Args:
             x: texts for all tasks or for some, by name.
-            **kwargs: of ``Task.predict``.
+            **kwargs: further arguments of ``Task.predict``.
 
         Raises:
             ValueError: for texts that are not by the names of tasks, and as ``Task.predict``
@@ -433,8 +433,8 @@ class TaskObjective:
 
     Args:
         task: its name.
-        objective: of the task.
-        weight: of its losses.
+        objective: the task's objective.
+        weight: the weight of its losses.
     """
 
     def __init__(self, task: str, objective: Objective, weight: float):

@@ -207,7 +207,7 @@ class _ChoiceTargets(Targets):
     """Indices or letters of the right choices, as int32 (batch,).
 
     Args:
-        count: of choices.
+        count: the number of choices.
     """
 
     def __init__(self, count: int):

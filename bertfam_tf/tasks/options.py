@@ -37,7 +37,7 @@ def option(
         default: its value if omitted; without a default the option is required.
         settable: whether it may be changed on a task, whose later answers use the new value.
         choices: all values that it may have; None for any.
-        **kwargs: of ``dataclasses.field``.
+        **kwargs: further arguments of ``dataclasses.field``.
     """
     metadata: dict[str, Any] = {_SETTABLE: settable}
     if choices is not None:

@@ -29,7 +29,7 @@ class Preprocessor(Protocol):
     """Converts texts to packed token ids.
 
     Attributes:
-        languages: of the texts, with the tokenizer.
+        languages: the languages of the texts, with the tokenizer.
         rows_per_example: the number of rows of token ids that an example becomes; None if it
             depends on the example.
     """
@@ -90,7 +90,7 @@ class _Preprocessor:
 
         Args:
             encoded: packed token ids.
-            language: of each example, as ``Languages.of`` returns it.
+            language: the language of each example, from ``Languages.of``.
         """
         if language is None:
             return encoded

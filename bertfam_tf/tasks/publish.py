@@ -34,7 +34,7 @@ def save_pretrained(model: Backbone | Task, directory: str | Path, **about: Any)
 
     Args:
         model: as ``bertfam_tf.checkpoints.save_pretrained`` writes it, or ``Task.save_pretrained``.
-        directory: of a task new or empty; it appears whole or not at all.
+        directory: the directory, new or empty; it appears whole or not at all.
         **about: for a task, the same as for ``Task.save_pretrained``.
 
     Raises:
@@ -54,7 +54,7 @@ def publish(task: Task, directory: str | Path, info: CardInfo, name: str | None 
         task: the task.
         directory: new or empty; it appears whole or not at all.
         info: further facts for the card.
-        name: of the model in the card; None for the directory's.
+        name: the model's name in the card; None for the directory's.
 
     Raises:
         FileExistsError, CheckpointError: as ``Task.save_pretrained`` does.
@@ -138,7 +138,7 @@ def write(
         backbone: the model.
         tokenizer: its tokenizer.
         heads: on the model.
-        inputs: of the model, by the names of this package.
+        inputs: the model's inputs, by the names of this package.
         max_length: the maximum number of tokens of an input.
         labels: names of the classes of a head that has labels; None for numbers.
         values: additional entries of ``config.json``.

@@ -320,7 +320,7 @@ class _Relevance(Targets):
     """Numbers, as float32 (batch, documents); NaN where there is no document.
 
     Args:
-        objective: of the task.
+        objective: the task's objective.
     """
 
     def __init__(self, objective: Ranking):

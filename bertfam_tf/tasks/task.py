@@ -56,7 +56,7 @@ class Task(Hinted, TaskStorage, TaskInference, TaskTraining):
         language_id: the default language of texts, for backbones with language embeddings.
         languages: ids of the backbone's languages by their codes, such as ``{'en': 0, 'de': 1}``;
             None for numbers as codes.
-        name: of the Keras model.
+        name: the name of the Keras model.
 
     Attributes:
         options_type: the dataclass of its options.
@@ -325,7 +325,7 @@ class Task(Hinted, TaskStorage, TaskInference, TaskTraining):
         """Returns whether training needs labels.
 
         Args:
-            settings: of type ``trainer_settings``, or None.
+            settings: an instance of ``trainer_settings``, or None.
         """
         return True
 
@@ -360,7 +360,7 @@ class Task(Hinted, TaskStorage, TaskInference, TaskTraining):
         """Returns the model whose ``fit`` trains this task on raw texts: the task itself.
 
         Args:
-            settings: of type ``trainer_settings``, or None.
+            settings: an instance of ``trainer_settings``, or None.
         """
         return self
 
@@ -369,8 +369,8 @@ class Task(Hinted, TaskStorage, TaskInference, TaskTraining):
 
         Args:
             rows: single examples, ``(features, label)``, of known cardinality.
-            settings: of type ``trainer_settings``, or None.
-            seed: of random choices.
+            settings: an instance of ``trainer_settings``, or None.
+            seed: the seed for random choices.
         """
         return rows
 
@@ -393,7 +393,7 @@ class Task(Hinted, TaskStorage, TaskInference, TaskTraining):
 
         Args:
             rows: single examples, ``(features, label)``.
-            settings: of type ``trainer_settings``, or None.
+            settings: an instance of ``trainer_settings``, or None.
             batch_size: examples in a batch.
             language: as for ``predict``.
         """

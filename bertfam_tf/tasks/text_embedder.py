@@ -36,7 +36,7 @@ from bertfam_tf.tasks.task import Task
 from bertfam_tf.tasks.text_learner import arguments, refuse
 from bertfam_tf.text import Tokenizer
 
-# Of the documents for each query that scores consider.
+# The number of documents that scores consider for each query.
 _RETRIEVED = 10
 Pooling: TypeAlias = Literal["mean", "first", "last", "max", "weighted_mean", "mean_sqrt_length"]
 
@@ -204,7 +204,7 @@ class TextEmbedder(Task):
             rows: pairs of texts, with or without their similarity as the label.
             settings: the ``trainer`` section, for the names of prompts.
             batch_size: examples in a batch of ``predict``.
-            language: of the texts, as ``predict`` takes it.
+            language: the language of the texts, the same as for ``predict``.
 
         Returns:
             With labels, ``spearman``, the correlation of cosines with them; without, the scores of
@@ -368,7 +368,7 @@ class TextEmbedder(Task):
 
         Args:
             x: a few thousand texts.
-            **kwargs: of ``predict``.
+            **kwargs: further arguments of ``predict``.
 
         Returns:
             float32 (2, width), for ``precision="int8"`` and ``"uint8"``.
@@ -416,7 +416,7 @@ class TextEmbedder(Task):
                 outputs = function(features)
                 return {name: quantized(x, precision, limits) for name, x in outputs.items()}
 
-            # Of a value at the edge of two codes, rounding decides.
+            # Rounding decides the code of a value between two codes.
             return Signature(answer, inputs, repeatable=False)
 
         signatures = {

@@ -70,7 +70,7 @@ class TextLearner(Learner):
         """Returns the optimizer for a model that was not compiled with another one.
 
         Args:
-            steps: of the whole training; None if unknown, for a constant learning rate.
+            steps: the number of training steps; None if unknown, for a constant learning rate.
         """
         return optimizers.adamw(total_steps=steps)
 

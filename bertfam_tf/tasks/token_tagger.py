@@ -419,7 +419,7 @@ def _padded(parts: dict[str, tf.RaggedTensor], width: int | None = None) -> Tens
     """Answers (batch, (parts)) as tensors (batch, width), and ``count``, int32 (batch,).
 
     Args:
-        parts: of one length for each example.
+        parts: arrays of the same length for each example.
         width: longer answers are truncated; None for the longest.
     """
     count = tf.cast(next(iter(parts.values())).row_lengths(), tf.int32)

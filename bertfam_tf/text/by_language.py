@@ -15,7 +15,7 @@ class ByLanguage:
     """Tokenizers of several languages for the texts of one batch.
 
     Args:
-        tokenizers: of one vocabulary, by ``Tokenizer.in_language``.
+        tokenizers: tokenizers with the same vocabulary, from ``Tokenizer.in_language``.
         index: int32 (batch,), the index of each text's tokenizer.
     """
 

@@ -33,7 +33,7 @@ def serve(*arguments: str, tree: Path = ROOT, **options: Any) -> Iterator[Server
     Args:
         *arguments: the server's.
         tree: the checkout.
-        **options: of ``subprocess.Popen``.
+        **options: further arguments of ``subprocess.Popen``.
 
     Raises:
         RuntimeError: if the server does not start.

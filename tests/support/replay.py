@@ -62,7 +62,7 @@ def replay(
     Args:
         units: the number of the unit of each token; special tokens have units of their own.
         candidates: which tokens are real and not special.
-        seed: of the example.
+        seed: the seed of the example.
         rate, lengths, words: as `Masking` takes them.
         given: which tokens are in a given span.
     """

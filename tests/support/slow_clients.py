@@ -168,7 +168,7 @@ def run(clients: int, calls: int, silent: int, *flags: str, requests: int = REQU
         clients: half-sent requests over REST.
         calls: gRPC calls without a message.
         silent: connections to gRPC's port that say nothing.
-        flags: of the server.
+        flags: the server's flags.
         requests: how many of each kind are measured.
     """
     import grpc

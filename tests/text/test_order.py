@@ -1,4 +1,4 @@
-"""The order of the modules of `bertfam_tf.text`: each may import those of earlier lines."""
+"""The order of the modules of `bertfam_tf.text`: each may import the modules of earlier lines."""
 
 import ast
 from pathlib import Path

@@ -168,7 +168,7 @@ def test_invalid_layouts(changes, message):
     ],
 )
 def test_widths(name, padding, widths):
-    """The rows are those of the longest row's width, with more padding."""
+    """Rows are the same as at the longest row's width, with more padding."""
     for pieces, width in widths.items():
         rows = [_ragged([[1] * pieces, [2]])]
         found = Packer(LAYOUTS[name], IDS, 9, padding=padding)(rows)

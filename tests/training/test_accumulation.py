@@ -80,7 +80,7 @@ def test_tasks_learn_in_parts_as_at_once(name, smallest):
 @only_in("full", "True")
 @pytest.mark.parametrize("recompute", in_full([False, True], [True]))
 def test_losses_that_are_divided_by_numbers_of_their_own(recompute):
-    """Also with clipping, moments and recomputed blocks; metrics are those of the whole batch."""
+    """Also with clipping, moments and recomputed blocks; metrics are as of the whole batch."""
     models = [learner(Correct, Length) for _ in range(2)]
     for model, parts in zip(models, (1, 3), strict=True):
         model.recompute_blocks = recompute
@@ -222,7 +222,7 @@ class Killed(BaseException):
 
 @pytest.mark.full
 def test_a_killed_run_in_parts_ends_as_one_that_was_not(smallest, tmp_path, monkeypatch):
-    """Steps, checkpoints and the schedule are those of the optimizer; dropout is on."""
+    """Steps, checkpoints and the schedule count optimizer steps; dropout is on."""
     lines = [f"a film {i}\t{label}" for i, label in enumerate(LABELS[:20])]
     (tmp_path / "data.tsv").write_text("\n".join(["text\tlabel", *lines]) + "\n")
 

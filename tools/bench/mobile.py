@@ -65,10 +65,10 @@ class Contender(NamedTuple):
     Fields:
         runtime: LITERT, ONNX or TORCH.
         stored: FLOAT, HALF or INT8.
-        more: what else tells it from others, or "".
-        bytes: of its file.
+        more: a further distinction from others, or "".
+        bytes: the size of its file.
         run: a row of ids, int32 (1, length), by name, to probabilities, float32 (1, labels).
-        delegated: of LiteRT, what ``delegated`` says.
+        delegated: for LiteRT, the result of ``delegated``.
     """
 
     runtime: str
@@ -207,7 +207,7 @@ def measured(folder: Path | None, threads: int, count: int) -> dict[int, list[Me
     """All contenders at each length.
 
     Args:
-        folder: of a saved classifier; None for MODEL with two labels and a head of random weights.
+        folder: a saved classifier; None for MODEL with two labels and a head of random weights.
         threads: how many they use.
         count: how many sentences they are asked.
 

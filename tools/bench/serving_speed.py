@@ -58,7 +58,7 @@ class Variant(NamedTuple):
     """A server to measure.
 
     Attributes:
-        name: of its rows.
+        name: the name of its rows.
         batching: "none", "server" or "graph".
         schemes: "http", "grpc" or both.
         variant: the export of ``--models`` that it serves; empty for one of its own.

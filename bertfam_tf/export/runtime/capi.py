@@ -221,9 +221,9 @@ class Session:
 
         Args:
             export_dir: the version directory.
-            tags: of the meta graph to load.
-            config: of the session. All later sessions in the process share the thread pools of
-                the first one.
+            tags: the tags of the meta graph to load.
+            config: the session's configuration. All later sessions in the process share the
+                thread pools of the first one.
 
         Raises:
             ServingError: with TensorFlow's code and text, if the model does not load.

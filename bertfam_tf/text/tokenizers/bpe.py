@@ -214,7 +214,7 @@ class BPETokenizer(Tokenizer):
 
     def _write_files(self, directory: Path) -> dict[str, Any]:
         options = self._state.options
-        # Of the two Python classes, only GPT's skips the first line.
+        # Only GPT's Python class skips the first line.
         header = [] if options["splitter"] == "moses" else ["#version: 0.2"]
         write_merges(directory, self._state.ids, options["merges"], header)
         return {theirs: options[ours] for theirs, ours in self._config_keys.items()}
@@ -296,8 +296,8 @@ class BPETokenizer(Tokenizer):
 def _spans_of_characters(
     raw: tf.RaggedTensor, source: tf.RaggedTensor, rows: tf.Tensor, starts: Any, ends: Any
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Like ``original_spans``, for a ``source`` whose offsets are all those of the first byte of a
-    character or of a sequence that is not UTF-8."""
+    """Like ``original_spans``, for a ``source`` whose offsets all are of the first byte of a
+    character, or of a sequence that is not UTF-8."""
     base = tf.gather(source.row_splits, rows)
     start = tf.gather(source.values, base + starts)
     last = tf.gather(source.values, base + ends - 1)

@@ -97,7 +97,7 @@ class SpecialTokenMatcher:
         at, matches = self.find(raw.values)
         room = tf.gather(raw.row_splits, tf.gather(row, at) + 1) - at
         matches &= room[:, tf.newaxis] >= self.byte_counts
-        # Of tokens that begin at the same byte, the longest one is used.
+        # The longest of the tokens that begin at the same byte is used.
         which = tf.argmax(tf.where(matches, tf.cast(self.byte_counts, tf.int32), 0), -1)
         hit = tf.where(tf.reduce_any(matches, -1))[:, 0]
         which, first = tf.gather(which, hit), tf.gather(at, hit)

@@ -136,7 +136,7 @@ class PieceLocator(tf.Module):
         """Returns ``(starts, ends)``, int32 [pieces], of pieces that tile units.
 
         Args:
-            pieces, units: of all texts.
+            pieces, units: the pieces and units of all texts.
             counts: int32 [kernel's vocabulary], the units of each piece.
             texts: string [batch].
         """

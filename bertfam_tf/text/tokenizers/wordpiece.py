@@ -333,7 +333,7 @@ class _NormalizedToken(NamedTuple):
     """A special token that is looked for in normalized text, and the pieces that it is split into.
 
     Fields:
-        id: of the token.
+        id: the token's id.
         ids: int32 [k], of the pieces.
         starts, ends: integer [k], bytes of the pieces in normalized text, from its first piece.
     """

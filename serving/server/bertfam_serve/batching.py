@@ -323,7 +323,7 @@ class BatchedServable:
             ServingError: as ``Servable.run``; INVALID_ARGUMENT for a scalar, different numbers of
                 rows, or more rows than a batch may have; UNAVAILABLE for a full queue;
                 RESOURCE_EXHAUSTED if the request timed out in the queue; FAILED_PRECONDITION if
-                dimensions differ from those of other requests in the batch, or an output does not
+                dimensions differ from other requests in the batch, or an output does not
                 have the batch as dimension 0; any error of the batch.
         """
         request = self.submit(signature, inputs, outputs=outputs, timeout_ms=timeout_ms)

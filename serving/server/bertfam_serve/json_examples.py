@@ -28,7 +28,7 @@ def decode_examples(body: bytes, request: Any, limits: RequestLimits | None = No
             Integers and booleans become an int64_list, floats a float_list, strings and
             {"b64": …} a bytes_list.
         request: a ClassificationRequest or RegressionRequest to write to.
-        limits: of JSON values and rows; None for no limits.
+        limits: the limits for JSON values and rows; None for no limits.
 
     Raises:
         ServingError: INVALID_ARGUMENT for a malformed body.

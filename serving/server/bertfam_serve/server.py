@@ -51,8 +51,8 @@ class Options:
         max_json_values: the number of values in a REST body.
         max_rows_per_run: exports of bertfam run larger requests in chunks of this number of rows,
             which bounds memory; 0 disables it. Other models run requests as a whole.
-        session_config: of TensorFlow's sessions: threads and graph optimizations. The thread pools
-            are created by the first session of the process.
+        session_config: the configuration of sessions: threads and graph optimizations. The first
+            session of the process creates the thread pools.
         max_connections: for REST and for gRPC each, reduced to what the limit on file descriptors
             allows. Beyond it, REST closes the connection that has waited longest for its client,
             and gRPC refuses the new one.

@@ -1,7 +1,7 @@
 """Reads Serving's configuration files, which are in protobuf text format.
 
-tensorflow-serving-api contains the messages of model configurations. Those of batching parameters
-and of monitoring are missing there and defined here. protobuf's own parser reads all of them.
+tensorflow-serving-api contains the messages of model configurations. It lacks the messages of
+batching and monitoring, which are defined here. protobuf's own parser reads all of them.
 """
 
 import os

@@ -392,7 +392,7 @@ class Host:
     Args:
         folder: what ``prepare`` wrote.
         make: the name of the engine's class.
-        variant: of its files.
+        variant: the variant of its files.
         threads: that it uses.
     """
 

@@ -13,7 +13,7 @@ def classifier(checkpoint: Path, length: int, **compiled: Any) -> Any:
     """A ``BertTextClassifier`` whose preprocessor pads to ``length`` tokens.
 
     Args:
-        checkpoint: of transformers, with a head.
+        checkpoint: a checkpoint of transformers, with a head.
         length: tokens of each row.
         **compiled: arguments of ``compile``, if it is to be trained.
     """

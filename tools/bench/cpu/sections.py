@@ -43,11 +43,11 @@ class Plan:
     """How much is measured.
 
     Fields:
-        rounds: of the engines, for classification; others have ``fewer``.
-        rows: of SST-2 that are answered in a measurement, by batch size.
+        rounds: the number of rounds, for classification; others have ``fewer``.
+        rows: the number of rows of SST-2 in a measurement, by batch size.
         mixed: the same of texts of mixed lengths.
         seconds: after which a measurement takes no further batch.
-        steps: of training in a measurement, the first of which is not counted.
+        steps: the training steps in a measurement, the first of which is not counted.
         thorough: whether all engines, batch sizes and tasks are measured, and layers and BERT-base.
         sections: what is measured where nothing else is asked for, of ``SECTIONS``.
     """
@@ -122,11 +122,11 @@ class Measured:
 
 @dataclasses.dataclass
 class Results:
-    """Everything that was found.
+    """All measurements.
 
     Fields:
-        shape, length_of: of the model, and the number of a row's tokens.
-        tables: by section, what was measured.
+        shape, length_of: the model's shape, and a function of the number of tokens of a row.
+        tables: the measurements by section.
         rates: floating-point operations per second of products, by library, of all rounds.
         agreement: by kind and engine, the share of rows that are as ours, the largest difference.
         memory: by engine, megabytes when the model is loaded, and at most, by workload.

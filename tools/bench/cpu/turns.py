@@ -177,7 +177,7 @@ class Turns:
     Args:
         workers: all of them.
         say: is called with lines for whoever waits.
-        prefix: of names in ``failures``.
+        prefix: the prefix of names in ``failures``.
     """
 
     def __init__(
