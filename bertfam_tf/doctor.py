@@ -51,7 +51,7 @@ class Finding(NamedTuple):
     Fields:
         name: the checked item.
         found: its version or state.
-        problem: what to do if it is not right; None if it is.
+        problem: the remedy if it is not right; None if it is.
     """
 
     name: str

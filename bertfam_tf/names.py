@@ -20,7 +20,7 @@ def unknown(kind: str, given: str, known: Iterable[str], line: str = "") -> str:
     The list of known names, which may be a file's columns, is cut after 2,000 characters.
 
     Args:
-        kind: what the name is the name of.
+        kind: the kind of the named object.
         given: the unknown name.
         known: the known names.
         line: a result of ``hint``, which takes the place of the most similar name.

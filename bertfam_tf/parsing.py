@@ -176,7 +176,7 @@ def read_json(file: Path, error: type[ValueError] = ValueError) -> Any:
     """Reads a JSON file. Arguments as for ``read_bytes``.
 
     Raises:
-        error: as ``read_bytes``; or the content is not UTF-8 JSON, is nested too deeply, or
+        error: as for ``read_bytes``; or if the content is not UTF-8 JSON, is nested too deeply, or
             contains a key twice.
     """
     data = read_bytes(file, error)

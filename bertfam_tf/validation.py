@@ -75,9 +75,9 @@ def setting(
     """Returns a dataclass field whose values ``check`` checks.
 
     Args:
-        default, default_factory: as for ``dataclasses.field``; without either the setting is
-            required.
-        choices, at_least, at_most, above, below: as for ``Rule``.
+        default, default_factory: the same as for ``dataclasses.field``; without either the setting
+            is required.
+        choices, at_least, at_most, above, below: the same as for ``Rule``.
     """
     metadata = accepts(
         choices=choices, at_least=at_least, at_most=at_most, above=above, below=below
@@ -91,7 +91,7 @@ def accepts(*, choices: Iterable[Any] | None = None, **bounds: Any) -> dict[str,
     """Returns the metadata of a dataclass field that has other metadata too.
 
     Args:
-        choices, **bounds: as for ``Rule``.
+        choices, **bounds: the same as for ``Rule``.
     """
     return {_RULE: Rule(None if choices is None else tuple(choices), **bounds)}
 
@@ -109,7 +109,7 @@ def check(settings: Any, section: str = "") -> None:
 
     Args:
         settings: the instance.
-        section: what errors put before the names of fields, such as ``train``.
+        section: the prefix of field names in errors, such as ``train``.
 
     Raises:
         ValueError: for a value that is not accepted, or no integer where the type is ``int``.
@@ -159,7 +159,7 @@ def in_range(
     Args:
         name: the setting or argument, for the error.
         value: its value.
-        at_least, at_most, above, below, integer: as for ``Rule``.
+        at_least, at_most, above, below, integer: the same as for ``Rule``.
     """
     if isinstance(value, bool) or not isinstance(value, Integral if integer else Real):
         kind = "an integer" if integer else "a number"

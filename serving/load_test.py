@@ -147,7 +147,7 @@ class Load:
         begun: the start of each request, in seconds from the start of the load.
         took: the duration of each request, in seconds.
         answer: for each request, an index into `distinct`; −1 if it failed.
-        seconds: from the first request to the last answer.
+        seconds: the time from the first request to the last answer.
         distinct: the distinct answers, as (index of the instance, answer).
         failures: reason to count.
         memory: (seconds from the start, resident memory of the server in MB).

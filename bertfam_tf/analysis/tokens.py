@@ -38,7 +38,7 @@ class Example(NamedTuple):
     Fields:
         inputs: the inputs of the model, int32 (1, length), without padding.
         names: the names of the tokens; special ones as the tokenizer writes them.
-        words: in order, as far as they were not truncated.
+        words: the words that were not truncated, in order.
     """
 
     inputs: dict[str, tf.Tensor]

@@ -35,7 +35,7 @@ class Task:
         head: its name; None for a preset without one.
         fields: fields of the backbone's config that it determines.
         tensors: its tensors, by the names in the tables.
-        ignored, options, outputs, unsupported: as in ``Source``.
+        ignored, options, outputs, unsupported: the same as in ``Source``.
     """
 
     head: str | None = None

@@ -45,7 +45,7 @@ def full_sentences(
     """Yields FULL-SENTENCES: as many consecutive sentences as fit, across the ends of documents.
 
     Args:
-        documents: in the order in which they are read.
+        documents: the documents, in the order in which they are read.
         length: the maximum number of tokens, without special tokens at both ends.
         separator: the token between the sentences of two documents; None for none.
     """

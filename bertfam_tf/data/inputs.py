@@ -189,7 +189,7 @@ def _from_batches(
 
     Args:
         batches: starts to read, in each epoch.
-        fields, prepare: as for ``examples``.
+        fields, prepare: the same as for ``examples``.
         first: the first batch; None to read it. All batches have its shapes.
         ragged_labels: whether labels that are dicts may have other shapes in each batch.
     """
@@ -366,7 +366,7 @@ def split_rows(x: Any, y: Any, sample_weight: Any, part: float, fields: Fields =
     """Splits ``(x, y, sample_weight)``; the second part has the last ``part`` of the examples.
 
     Args:
-        x, y, sample_weight: as ``examples`` returns them, or None.
+        x, y, sample_weight: the result of ``examples``, or None.
 
     Raises:
         ValueError: if ``part`` is outside of 0 to 1, ``x`` is a data set, or a side has no

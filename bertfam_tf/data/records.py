@@ -244,7 +244,7 @@ def record_row(location: str, record: Any, columns: Mapping[str, Column]) -> Row
     Args:
         location: the place of the object, for errors.
         record: the object.
-        columns: as for ``jsonl_rows``.
+        columns: the same as for ``jsonl_rows``.
     """
     if not isinstance(record, dict):
         return InvalidRow("JSON", f"{location} is not a JSON object.")

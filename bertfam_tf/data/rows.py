@@ -30,7 +30,7 @@ class Row(NamedTuple):
     Fields:
         location: where it is, such as ``train.csv: line 3``.
         features: texts by the feature names of tasks; UTF-8, or a list of UTF-8 strings.
-        label: as in the file, or as converted by a ``Target``; None if there is none.
+        label: the label in the file, or converted by a ``Target``; None if there is none.
         id: the row's id in the file, or None.
         lines: its number of lines; more than one if quotes contain line breaks.
         not_utf8: the error message if bytes of its line are not UTF-8.

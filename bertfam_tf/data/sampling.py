@@ -112,7 +112,7 @@ def guess_columns(rows: Sequence[Mapping[Any, Any]]) -> dict[str, Any]:
     distinct values, which repeat, is the label.
 
     Args:
-        rows: from ``sample``.
+        rows: the result of ``sample``.
 
     Returns:
         The columns by feature; a feature that no column seems to be is missing.

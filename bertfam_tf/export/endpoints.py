@@ -104,8 +104,8 @@ def endpoints(
         task: the task to export. With several tasks, only signatures that take text are traced: the
             default one gets the task's name, and others append theirs to it.
         weights: the weights that the graphs read.
-        batching: for signatures that take text. Requests of packed ids, and of lists of texts, are
-            not batched, because their lengths differ.
+        batching: batches signatures that take text. Requests of packed ids, and of lists of texts,
+            are not batched, because their lengths differ.
         **options: arguments of ``task.signatures``.
 
     Returns:

@@ -169,7 +169,7 @@ class Int8Dense:
         Args:
             trace: the graph's tensors.
             x: the quantized input.
-            *fused: what the kernel applies to its result, ``"Add"`` with ``addend``.
+            *fused: operations that the kernel applies to its result, ``"Add"`` with ``addend``.
             addend: a second term, float32 (tokens, units).
         """
         kernel = tf.bitcast(trace.read((id(self), "kernel"), self.kernel), tf.qint8)
@@ -208,7 +208,7 @@ class Int8Output(Int8Dense):
     Args:
         layer: the layer.
         kernel: its weights without the rows' mean, float32 (width, vocabulary).
-        factors: as for ``Int8Dense``.
+        factors: the same as for ``Int8Dense``.
     """
 
     layer: TiedOutput

@@ -188,7 +188,7 @@ def computing_in(
 
     Args:
         task: a task that has not answered yet.
-        dtype: as for ``export_saved_model``, and so ``calibration``.
+        dtype, calibration: the same as for ``export_saved_model``.
 
     Raises:
         ValueError: as ``export_saved_model``.
@@ -322,7 +322,7 @@ def write_functions(
 
     Args:
         functions: signature name to concrete function.
-        resources: what owns the lookup tables of the functions, such as a tokenizer.
+        resources: the owners of the functions' lookup tables, such as a tokenizer.
         directory: the target.
         assets: the files to include as assets.
 

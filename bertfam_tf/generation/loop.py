@@ -101,9 +101,9 @@ def in_blocks(
     """Runs a loop that makes room for ``block`` tokens before every ``block`` steps.
 
     Args:
-        unfinished: from the loop variables, whether the loop goes on.
-        body: from the loop variables before a step to those after it.
-        with_room: from the loop variables to such with room for ``block`` more tokens.
+        unfinished: returns whether the loop goes on, for the loop variables.
+        body: maps the loop variables before a step to the loop variables after it.
+        with_room: returns the loop variables with room for ``block`` more tokens.
         first: the first loop variables.
         length: the number of tokens so far, of the loop variables.
         block: the number of steps for which room is made.

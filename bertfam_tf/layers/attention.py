@@ -250,9 +250,9 @@ class SelfAttention(_DotProductAttention):
             enough; None for ``x``. Not together with ``positions``.
         layout: a ``TokenLayout`` where ``x`` and ``value`` are unpadded, (tokens, width); None
             where they are not.
-        groups: from ``AttentionGroups``, to compute attention by groups of examples, with their
-            masks in place of ``attention_mask``; None to compute the batch at once. Only with
-            ``layout``, and not together with ``positions``.
+        groups: the result of ``AttentionGroups``, to compute attention by groups of examples, with
+            their masks in place of ``attention_mask``; None to compute the batch at once. Only
+            with ``layout``, and not together with ``positions``.
         merged: a function of ``x`` to queries, keys and values side by side, or to keys and values
             with ``query``, in place of the separate dense layers. Queries are scaled, except in
             attention with positions. It has no effect together with ``value``.

@@ -51,7 +51,7 @@ def write(buffer: Any, values: Any, start: Any, axis: int) -> Any:
 
     Args:
         buffer: (…, length, …).
-        values: as ``buffer``, with at most ``length`` positions along the axis.
+        values: the shape of ``buffer``, with at most ``length`` positions along the axis.
         start: int32 scalar.
         axis: the axis.
     """

@@ -185,7 +185,7 @@ class Backbone(keras.Model):
 
     Args:
         family: a name from ``bertfam_tf.families()``.
-        config: that family's config, or a dict of its fields.
+        config: the family's config, or a dict of its fields.
         parts: existing layers by name, whose weights this model shares: ``parts`` of another
             backbone, or a subset of them. Other layers are new.
         dtype: the dtype policy of the new layers and of this model; None for Keras' global one.

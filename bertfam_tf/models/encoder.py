@@ -240,7 +240,7 @@ def encode(
     Args:
         config: the family's config.
         parts: the layers.
-        x: as ``embed`` returns it.
+        x: the result of ``embed``.
         padding_mask: (batch, length).
         blocks: the blocks; None for ``num_layers`` new ones.
         call_with: keyword arguments of a block, such as its mask, by its index; None for the

@@ -48,7 +48,7 @@ class Split(NamedTuple):
     """A split of a recipe's data.
 
     Fields:
-        rows: as ``read_split`` returns them.
+        rows: the result of ``read_split``.
         names: the names of its labels.
         description: its files, and how many examples there are of each label, in one line.
     """

@@ -74,7 +74,7 @@ class CausalLM(ScoresTexts, Task):
     Args:
         backbone: a causal model, or a permutation language model (XLNet).
         tokenizer: its tokenizer.
-        max_length, padding, language_id, languages: as for ``Task``.
+        max_length, padding, language_id, languages: the same as for ``Task``.
 
     Raises:
         ValueError: for a backbone of another family; and as ``Task`` raises it.

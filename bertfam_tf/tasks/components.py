@@ -82,7 +82,7 @@ class Targets:
         """Converts a batch's labels to targets, in the graph.
 
         Args:
-            labels: as in the data set; None if it has none.
+            labels: the same as in the data set; None if it has none.
             encoded: the preprocessor's output for the texts.
 
         Returns:
@@ -105,7 +105,7 @@ class Evaluation(NamedTuple):
     Attributes:
         function: maps a batch ``(features, labels)`` to outputs, as a ``tf.function``.
         score: maps pairs of outputs and their batch to scores by name.
-        prepared: as ``Targets.prepared``.
+        prepared: the same as ``Targets.prepared``.
     """
 
     function: Callable[..., Any]

@@ -203,7 +203,8 @@ class EmbedderTrainer(TextLearner):
         Args:
             x: texts, as the class describes them.
             y: similarities (examples,), or a teacher's vectors (examples, width).
-            sample_weight, batch_size, shuffle, training: as for ``TextLearner.text_batches``.
+            sample_weight, batch_size, shuffle, training: the same as for
+                ``TextLearner.text_batches``.
 
         Raises:
             ValueError: for data of another structure, missing or unexpected labels, or labels that
@@ -350,7 +351,7 @@ class _Similarity:
 
     Args:
         kind: the name of the objective.
-        temperature, symmetric: as for ``EmbedderTrainer``.
+        temperature, symmetric: the same as for ``EmbedderTrainer``.
         widths: the sizes to which vectors are truncated.
     """
 

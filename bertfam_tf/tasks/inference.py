@@ -70,8 +70,8 @@ class TaskInference:
         """Converts the model's outputs to answers; dimension 0 of each is the batch.
 
         Args:
-            outputs: from ``forward``.
-            encoded: from ``encode``; None if answers only depend on the outputs.
+            outputs: the result of ``forward``.
+            encoded: the result of ``encode``; None if answers only depend on the outputs.
         """
         return self._parts.postprocess(outputs, encoded or {})
 
@@ -179,7 +179,7 @@ class TaskInference:
         Args:
             x: texts; a single string (or a dict of strings) is treated as a list of one.
             batch_size: examples in a batch.
-            verbose, callbacks: as in Keras.
+            verbose, callbacks: the same as in Keras.
             steps: number of batches; None for all.
             language: the code or the id of the language of all texts, for backbones with language
                 embeddings; None for the texts' own column, or for the task's ``language``.

@@ -22,8 +22,8 @@ class Languages:
     """The languages of a backbone, and of the texts that a task reads.
 
     Args:
-        backbone: with or without language embeddings.
-        tokenizer: for texts in ``language_id``.
+        backbone: a backbone with or without language embeddings.
+        tokenizer: the tokenizer for texts in ``language_id``.
         language_id: the language of texts without their own; None if the backbone has none.
         ids: ids by language code; None for their numbers as strings.
 
@@ -127,7 +127,7 @@ class Languages:
         """Returns the tokenizer for texts in these languages.
 
         Args:
-            language: as ``of`` returns it.
+            language: the result of ``of``.
         """
         if not isinstance(language, tf.Tensor):
             return self._tokenizer(language)

@@ -25,7 +25,7 @@ class ScoresTexts:
             x: one text, or several; or data as ``predict`` takes it. Texts are truncated to
                 ``max_length`` tokens.
             batch_size: texts that are scored together.
-            language: as for ``predict``.
+            language: the same as for ``predict``.
 
         Returns:
             The sum of the tokens' log-probabilities in nats, float32 (texts,).

@@ -39,7 +39,7 @@ def load_checkpoint(
     """Returns a checkpoint as a task; its ``from_pretrained`` warns about a new head.
 
     Args:
-        path: as for ``Task.from_pretrained``.
+        path: the same as for ``Task.from_pretrained``.
         task: the task's class; None for the one that the checkpoint is for, by its head or by
             sentence-transformers' files.
         labels: names of the labels, or their number; None for the names that the checkpoint stores.

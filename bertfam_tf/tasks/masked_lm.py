@@ -83,7 +83,7 @@ class MaskedLM(ScoresTexts, Task):
         top_k: the number of tokens in an answer for each mask.
         mask_rate: the fraction of a text's tokens that ``fit`` masks.
         mask_unit: the unit of masking: ``piece`` (a token), or ``word`` (whole-word masking).
-        max_length, padding, language_id, languages: as for ``Task``.
+        max_length, padding, language_id, languages: the same as for ``Task``.
 
     Raises:
         ValueError: for a family without such a head, a tokenizer without a mask token or without
@@ -256,7 +256,7 @@ class MaskedLM(ScoresTexts, Task):
             texts: one, or several; or data as ``predict`` takes it.
             top_k: how many tokens for each mask; None for the task's own number.
             batch_size: texts that are answered together.
-            language: as for ``predict``.
+            language: the same as for ``predict``.
 
         Returns:
             For each text, a list with an entry for each mask within ``max_length`` tokens:

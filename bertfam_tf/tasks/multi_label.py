@@ -72,7 +72,7 @@ class MultiLabelClassifier(TextClassifier):
             ``LABEL_0``, ``LABEL_1`` and so on.
         pair: whether an example has the optional text; None decides by the first data.
         threshold: the lowest score of a label that is chosen.
-        max_length, padding, language_id, languages: as for ``Task``.
+        max_length, padding, language_id, languages: the same as for ``Task``.
 
     Raises:
         ValueError: as ``TextClassifier`` raises it, and for a threshold outside of 0 to 1.

@@ -48,7 +48,7 @@ class MultiTask(TextLearner):
     ``val_sst2_accuracy``. Their weighted sum is ``loss``.
 
     Args:
-        tasks: by name; names have letters, digits and ``_``, and begin with a letter.
+        tasks: the tasks by name; names have letters, digits and ``_``, and begin with a letter.
         loss_weights: factors of the tasks' losses, by name of the task; 1 for omitted ones.
 
     Raises:
@@ -196,10 +196,10 @@ class MultiTask(TextLearner):
         """As ``TextLearner.fit``, on raw text and labels of all tasks.
 
         Args:
-            x: for each task ``(x, y)`` or ``(x, y, sample_weight)`` as ``Task.fit`` takes them,
-                or what it takes as ``x`` alone: a ``tf.data.Dataset`` or a DataFrame with labels.
-                Or the data set that ``text_batches`` returns.
-            y: None; ``validation_data`` is as ``x``, of all tasks or of some.
+            x: for each task ``(x, y)`` or ``(x, y, sample_weight)``, the same as for ``Task.fit``,
+                or a ``tf.data.Dataset`` or DataFrame with labels alone. Or the data set that
+                ``text_batches`` returns.
+            y: None. ``validation_data`` has the form of ``x``, for all tasks or some.
             sampling: the exponent of the number of batches to which a task's probability is
                 proportional. 1: each batch once per epoch; 0.5: the square root; 0: all tasks
                 equally often, so that small data sets are repeated. Or probabilities by task.
@@ -231,7 +231,7 @@ class MultiTask(TextLearner):
         """Evaluates each task; returns the results of ``Task.evaluate`` as dicts, by task.
 
         Args:
-            x: as ``fit`` takes it, of all tasks or of some.
+            x: the same as for ``fit``, of all tasks or of some.
             y: None.
             batch_size: examples in a batch.
             **kwargs: further arguments of ``Task.evaluate``.
@@ -314,7 +314,7 @@ class MultiTask(TextLearner):
         is no ``serving_default``, and none for token ids. Weights are stored once.
 
         Args:
-            directory, version: as for ``Task.export``.
+            directory, version: the same as for ``Task.export``.
             **kwargs: ``dtype``, which is not ``"int8"``, ``batching`` and ``metrics``.
 
         Raises:
@@ -345,11 +345,11 @@ class MultiTask(TextLearner):
         """Returns the batches of an epoch, each of one task, as ``fit`` trains on them.
 
         Args:
-            x: as for ``fit``; a data set of this method is returned as it is.
+            x: the same as for ``fit``; a data set of this method is returned as it is.
             y, sample_weight: None: each task has its own in ``x``.
-            batch_size, shuffle, training, batch_tokens: as for ``Task.text_batches``.
-            sampling, seed: as for ``fit``.
-            steps: as ``steps_per_epoch`` of ``fit``.
+            batch_size, shuffle, training, batch_tokens: the same as for ``Task.text_batches``.
+            sampling, seed: the same as for ``fit``.
+            steps: the same as ``steps_per_epoch`` of ``fit``.
 
         Raises:
             ValueError: as for ``fit``.

@@ -72,9 +72,9 @@ class MultipleChoice(Task):
         tokenizer: its tokenizer.
         num_choices: the number of choices of each example.
         pair: whether examples have a question; None decides by the first data.
-        truncation: what is truncated of a text and a choice that are too long, as ``Packer`` takes
-            it; by default the text.
-        max_length, padding, language_id, languages: as for ``Task``.
+        truncation: which of a text and a choice is truncated if they are too long, the same as for
+            ``Packer``; by default the text.
+        max_length, padding, language_id, languages: the same as for ``Task``.
 
     Raises:
         ValueError: for fewer than two choices, and as ``Task`` and ``heads.build`` raise it.

@@ -32,7 +32,7 @@ def quantize_embeddings(
         precision: ``"float32"``; ``"int8"`` or ``"uint8"``, one byte per dimension; ``"binary"`` or
             ``"ubinary"``, one bit per dimension, 1 for positive values, packed with the first
             dimension in the highest bit, as int8 (minus 128) or uint8.
-        ranges: for int8 and uint8: the minimum and maximum of each dimension, (2, width); values
+        ranges: for int8 and uint8, the minimum and maximum of each dimension, (2, width); values
             outside are clipped.
         calibration_embeddings: embeddings of typical texts, float (texts, width), from which ranges
             are computed, in place of ``ranges``.

@@ -162,7 +162,7 @@ class SingleRow(_Preprocessor):
         Args:
             texts: string (batch,), one or two.
             prompt_tokens: the ``prompt_tokens`` of the prompt, or of each row, int32 (batch, 1).
-            language: as ``Languages.of`` returns it.
+            language: the result of ``Languages.of``.
         """
         packed = self.in_language(self._pack(texts, language), language)
         if not self.pool_prompt:
@@ -221,7 +221,7 @@ class MultiRow(SingleRow):
         Args:
             texts: string (batch,).
             others: string (batch, texts).
-            language: as ``Languages.of`` returns it.
+            language: the result of ``Languages.of``.
         """
         batch, count = tf.unstack(tf.shape(others))
         count = self.rows_per_example or count
@@ -255,7 +255,7 @@ class WindowedPreprocessor(_Preprocessor):
     """Overlapping windows of each document; a text before it is included in every window.
 
     Args:
-        backbone, tokenizer, options: as for ``SingleRow``.
+        backbone, tokenizer, options: the same as for ``SingleRow``.
         fields: names of the texts; the last one is the document.
         stride: the number of tokens by which consecutive windows overlap.
         max_question: maximum number of tokens of the text before the document; as ``Windows``.
@@ -345,7 +345,7 @@ def run_rows(model: keras.Model, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
     """Runs a model of ``rows_of`` on a limited number of rows at a time.
 
     Args:
-        model: from (batch, count, length) to (batch, count, …).
+        model: a function of (batch, count, length) that returns (batch, count, …).
         inputs: int32 (batch, count, length, …), by name.
     """
     batch, count, length = tf.unstack(tf.shape(inputs["padding_mask"]))

@@ -33,13 +33,13 @@ def save_pretrained(model: Backbone | Task, directory: str | Path, **about: Any)
     """Writes a backbone, or a task with its head and tokenizer, as transformers loads them.
 
     Args:
-        model: as ``bertfam_tf.checkpoints.save_pretrained`` writes it, or ``Task.save_pretrained``.
+        model: the backbone or task.
         directory: the directory, new or empty; it appears whole or not at all.
         **about: for a task, the same as for ``Task.save_pretrained``.
 
     Raises:
-        FileExistsError: of a task, when the directory exists and is not empty.
-        CheckpointError: for what the format cannot represent, or weights that are not finite.
+        FileExistsError: for a task, if the directory exists and is not empty.
+        CheckpointError: if the format cannot represent the model, or weights are not finite.
     """
     if isinstance(model, Backbone):
         save.save_pretrained(model, directory, **about)
@@ -137,12 +137,12 @@ def write(
         directory: the directory.
         backbone: the model.
         tokenizer: its tokenizer.
-        heads: on the model.
+        heads: the heads on the model.
         inputs: the model's inputs, by the names of this package.
         max_length: the maximum number of tokens of an input.
         labels: names of the classes of a head that has labels; None for numbers.
         values: additional entries of ``config.json``.
-        any_language: as ``save_published`` takes it.
+        any_language: the same as for ``save_published``.
 
     Raises:
         UnrepresentableError: for a model or tokenizer that the format cannot represent.

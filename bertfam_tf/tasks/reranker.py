@@ -92,7 +92,7 @@ class Reranker(Task):
             their sum (arXiv 2101.08751); ``'mse'``, the squared error of logits, for a teacher's
             scores; ``'margin_mse'``, the squared error of the margin between the first document's
             logit and each other one (arXiv 2010.02666).
-        max_length, padding, language_id, languages: as for ``Task``.
+        max_length, padding, language_id, languages: the same as for ``Task``.
 
     Raises:
         ValueError: for an unknown activation or objective, or a backbone without the pooler that
@@ -197,7 +197,7 @@ class Reranker(Task):
             x: queries and documents, in one of the structures of ``Task.predict``; a single query
                 may have a list of documents.
             batch_size: documents in a batch; of a data set, examples.
-            verbose, steps, callbacks, language, columns: as for ``Task.predict``.
+            verbose, steps, callbacks, language, columns: the same as for ``Task.predict``.
 
         Returns:
             float32 (examples,); for lists of documents, a list of float32 (documents,).

@@ -14,7 +14,7 @@ def batches_per_task(
 
     Args:
         batches: the number of batches in each task's data; negative if unknown.
-        sampling, steps: as for ``fit``.
+        sampling, steps: the same as for ``fit``.
     """
     unknown_size = [name for name, count in batches.items() if count < 0]
     if unknown_size and (steps is None or not isinstance(sampling, Mapping)):

@@ -180,7 +180,7 @@ class SpanQA(Task):
         n_best: the number of answers to return for a question.
         null_threshold: the margin by which the logit of no answer must exceed the best span's; None
             if every question has an answer.
-        padding, language_id, languages: as for ``Task``.
+        padding, language_id, languages: the same as for ``Task``.
 
     Raises:
         ValueError: for a ``max_answer`` or ``n_best`` below 1, a ``null_threshold`` that is NaN, a

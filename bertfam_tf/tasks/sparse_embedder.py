@@ -67,7 +67,7 @@ class SparseEmbedder(Task):
         tokenizer: its tokenizer.
         pooling: how the weights at a text's tokens are combined: ``max`` or ``sum``.
         max_pieces: the number of entries to keep for a text, those with the largest weights.
-        max_length, padding, language_id, languages: as for ``Task``.
+        max_length, padding, language_id, languages: the same as for ``Task``.
 
     Raises:
         ValueError: for a family without such a head, an unknown pooling, or ``max_pieces`` below 1;

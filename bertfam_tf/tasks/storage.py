@@ -97,7 +97,7 @@ def write(
         directory: the directory; checksums of the files that it already contains are stored too.
         weights: arrays by variable path.
         tokenizer: the tokenizer.
-        description: as ``describe`` returns it, but ``task`` may be None: only ``from_pretrained``
+        description: the result of ``describe``, but ``task`` may be None: only ``from_pretrained``
             of a task class can then load it. Further keys: ``heads``, the names of the stored
             heads; ``other_weights``, paths of weights that are not the backbone's; ``labels``, of
             the task's head; ``languages``, code to id.

@@ -42,7 +42,7 @@ class TagTargets(Targets):
 
     Args:
         tags: their names, in order.
-        split: as for ``_WordWindows``.
+        split: the same as for ``_WordWindows``.
     """
 
     padding = UNLABELLED

@@ -265,7 +265,7 @@ class Task(Hinted, TaskStorage, TaskInference, TaskTraining):
         with, or scores of the answers that ``predict`` returns.
 
         Args:
-            language: as for ``predict``.
+            language: the same as for ``predict``.
 
         Raises:
             ValueError, TypeError: as for ``fit``.
@@ -303,7 +303,7 @@ class Task(Hinted, TaskStorage, TaskInference, TaskTraining):
         """Returns the answers of ``predict``; for packed token ids, the Keras model's outputs.
 
         Args:
-            x: as for ``train_on_batch``, without labels.
+            x: the same as for ``train_on_batch``, without labels.
 
         Raises:
             ValueError: as for ``predict``; and for a data set.
@@ -395,7 +395,7 @@ class Task(Hinted, TaskStorage, TaskInference, TaskTraining):
             rows: single examples, ``(features, label)``.
             settings: an instance of ``trainer_settings``, or None.
             batch_size: examples in a batch.
-            language: as for ``predict``.
+            language: the same as for ``predict``.
         """
         batches = rows.batch(batch_size)
         return self.evaluate(batches, return_dict=True, verbose=0, language=language)

@@ -84,7 +84,7 @@ class TextClassifier(Task):
         temperature: divides the logits before the softmax, which calibrates the scores (Guo et al.
             2017, arXiv 1706.04599); see ``calibrate``.
         pair: whether an example has the optional text; None decides by the first data.
-        max_length, padding, language_id, languages: as for ``Task``.
+        max_length, padding, language_id, languages: the same as for ``Task``.
 
     Raises:
         ValueError: for fewer than two labels, a repeated one, or a backbone without the pooler that
@@ -209,7 +209,7 @@ def sequence_parts(
     """Returns the components of a task with one vector of scores per text or pair of texts.
 
     Args:
-        backbone, tokenizer, options: as ``Task.parts`` takes them.
+        backbone, tokenizer, options: the same as for ``Task.parts``.
         task: whose head is built.
         scores: the number of the head's outputs.
         **parts: the other components.

@@ -47,7 +47,7 @@ class Projection:
 
     Attributes:
         width: the output size.
-        activation: as in ``layers.activation``, or None.
+        activation: the same as in ``layers.activation``, or None.
         bias: whether it has one.
 
     Raises:
@@ -156,7 +156,7 @@ class TextEmbedder(Task):
         default_prompt: the name of the prompt for calls that name none, also in ``fit``; ``""`` for
             no prompt.
         include_prompt: whether the prompt's tokens are pooled.
-        max_length, padding, language_id, languages: as for ``Task``.
+        max_length, padding, language_id, languages: the same as for ``Task``.
 
     Raises:
         ValueError: for an unknown ``pooling``, activation or default prompt, or more
@@ -329,11 +329,13 @@ class TextEmbedder(Task):
         """Returns the embeddings of raw texts; labels in a data set are ignored.
 
         Args:
-            x, batch_size, verbose, steps, callbacks, language, columns: as for ``Task.predict``.
+            x, batch_size, verbose, steps, callbacks, language, columns: the same as for
+                ``Task.predict``.
             prompt: the name of one of ``prompts``; None for no prompt; by default
                 ``default_prompt``.
-            precision, ranges: as for ``quantize_embeddings``: ``"float32"``, one byte for each
-                value with ``"int8"`` or ``"uint8"``, one bit with ``"binary"`` or ``"ubinary"``.
+            precision, ranges: the same as for ``quantize_embeddings``: ``"float32"``, one byte for
+                each value with ``"int8"`` or ``"uint8"``, one bit with ``"binary"`` or
+                ``"ubinary"``.
 
         Returns:
             float32 (texts, width), or what ``quantize_embeddings`` returns for the precision.

@@ -58,7 +58,7 @@ class TextLearner(Learner):
         """Returns batches as the Keras model takes them: inputs, targets, weights, as far as given.
 
         Args:
-            x, y, sample_weight, batch_size, shuffle: as for ``fit``.
+            x, y, sample_weight, batch_size, shuffle: the same as for ``fit``.
             training: whether the batches are for training steps; False for validation.
 
         Raises:
@@ -96,7 +96,7 @@ class TextLearner(Learner):
         """Returns weights by the index of the label, lower for labels with more examples.
 
         Args:
-            x, y: as for ``fit``.
+            x, y: the same as for ``fit``.
 
         Raises:
             ValueError: if examples do not have one label of some.
@@ -288,7 +288,7 @@ class TextLearner(Learner):
         """As ``keras.Model.evaluate``, on raw text and labels.
 
         Args:
-            x, y, sample_weight, columns: as for ``fit``.
+            x, y, sample_weight, columns: the same as for ``fit``.
             **options: further options of the class's ``text_batches``, in ``evaluate_options``.
 
         Raises:

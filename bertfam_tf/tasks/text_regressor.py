@@ -33,7 +33,7 @@ class TextRegressor(Task):
         backbone: an encoder; with a pooler if its family classifies with it.
         tokenizer: its tokenizer.
         pair: whether an example has the optional text; None decides by the first data.
-        max_length, padding, language_id, languages: as for ``Task``.
+        max_length, padding, language_id, languages: the same as for ``Task``.
 
     Raises:
         ValueError: for a backbone without the pooler that its family classifies with; and as

@@ -125,7 +125,7 @@ class TokenTagger(Task):
             tagger that was trained on lists of words can read prose once it is ``"punctuation"``.
         stride: the number of tokens by which consecutive windows overlap; None for a quarter of
             ``max_length``, or 128 if that is less.
-        max_length, padding, language_id, languages: as for ``Task``.
+        max_length, padding, language_id, languages: the same as for ``Task``.
 
     Raises:
         ValueError: for fewer than two tags, a repeated or empty one, one with white space, or
@@ -313,7 +313,7 @@ class _WordWindows(WindowedPreprocessor):
     """Windows of the tokens of all words, each word split on its own.
 
     Args:
-        backbone, tokenizer, options, fields: as for ``WindowedPreprocessor``.
+        backbone, tokenizer, options, fields: the same as for ``WindowedPreprocessor``.
         split: returns the mode of ``WordSplitter``.
 
     Returns:

@@ -120,11 +120,11 @@ class TaskTraining(TextLearner):
         """Batches as the Keras model takes them: inputs, targets, weights, as far as given.
 
         Args:
-            x, y, sample_weight, batch_size, shuffle, batch_tokens: as for ``fit``.
+            x, y, sample_weight, batch_size, shuffle, batch_tokens: the same as for ``fit``.
             training: whether masks are redrawn in each epoch; otherwise they are always the same.
             seed: the random seed of masks, which are then the same in each epoch.
             labelled: whether examples must have labels.
-            language: as for ``predict``.
+            language: the same as for ``predict``.
             extend: maps texts, their result of ``encode``, and the batch to a new batch.
 
         Raises:
@@ -202,7 +202,7 @@ class TaskTraining(TextLearner):
 
         Args:
             x: texts in memory, as ``fit`` takes them; or packed token ids by name.
-            class_weight: as for ``fit``.
+            class_weight: the same as for ``fit``.
 
         Raises:
             ValueError: as for ``fit``; and for a data set.
@@ -222,7 +222,7 @@ class TaskTraining(TextLearner):
         scores answers.
 
         Args:
-            x: as for ``train_on_batch``.
+            x: the same as for ``train_on_batch``.
 
         Raises:
             ValueError: as for ``train_on_batch``.

@@ -83,7 +83,7 @@ class ZeroShotClassifier(Task):
         template: the hypothesis of a label, with ``{}`` for the label.
         multi_label: whether each label has an independent probability, of entailment against
             contradiction; otherwise the probabilities of all labels add up to 1.
-        max_length, padding, language_id, languages: as for ``Task``.
+        max_length, padding, language_id, languages: the same as for ``Task``.
 
     Raises:
         ValueError: for no labels, a template without ``{{}}``, ``nli_labels`` without the class
@@ -176,7 +176,8 @@ class ZeroShotClassifier(Task):
         """Returns the label and the scores of each text.
 
         Args:
-            x, batch_size, verbose, steps, callbacks, language, columns: as for ``Task.predict``.
+            x, batch_size, verbose, steps, callbacks, language, columns: the same as for
+                ``Task.predict``.
             labels: texts, one or more; None for the option ``labels``.
 
         Returns:

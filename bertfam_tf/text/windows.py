@@ -135,7 +135,7 @@ def spans_of(
     """Returns the byte offsets in the documents of each token of their windows.
 
     Args:
-        windows: from ``Windows``.
+        windows: the result of ``Windows``.
         starts, ends: int32 (batch, (pieces)), of the documents, from ``tokenize_with_offsets``.
 
     Returns:

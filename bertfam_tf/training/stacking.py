@@ -104,7 +104,7 @@ def copy_moments(before: keras.Model, after: keras.Model, paths: dict[str, str])
 
     Args:
         before, after: models that are compiled with the optimizers of this package.
-        paths: from ``copied_paths``; other weights have the same path in both models.
+        paths: the result of ``copied_paths``; other weights have the same path in both models.
 
     Raises:
         ValueError: if weights of one model have the same path.

@@ -44,8 +44,8 @@ def open_session(
     """Loads a SavedModel without running it.
 
     Args:
-        version_dir: as for ``load``.
-        config: as for ``capi.Session``.
+        version_dir: the same as for ``load``.
+        config: the same as for ``capi.Session``.
 
     Raises:
         ServingError: NOT_FOUND if there is no SavedModel tagged "serve"; UNIMPLEMENTED if this

@@ -104,7 +104,7 @@ class Servable:
         Args:
             signatures: their keys, not empty.
             inputs: input name to value, for each of the signatures.
-            timeout_ms: as in ``run``.
+            timeout_ms: the same as in ``run``.
 
         Returns:
             The outputs of each signature, as ``run`` returns them.

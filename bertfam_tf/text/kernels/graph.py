@@ -212,8 +212,8 @@ def word_edges(
 
     Args:
         data: integer [bytes], the bytes of all texts.
-        source: from ``normalize_with_offsets``: for each byte of a text, and for its end, the
-            offset in the original text.
+        source: the result of ``normalize_with_offsets``: for each byte of a text, and for its end,
+            the offset in the original text.
         mark: a byte that is always a separate word.
 
     Returns:

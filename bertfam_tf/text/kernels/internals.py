@@ -211,7 +211,8 @@ def _sentence_model(word_model: bytes) -> np.ndarray:
     none of them, and the model is smaller and does not depend on those tables.
 
     Args:
-        word_model: from ``tensorflow_text.build_fast_wordpiece_model(no_pretokenization=True)``.
+        word_model: the result of ``tensorflow_text.build_fast_wordpiece_model`` with
+            ``no_pretokenization=True``.
 
     Returns:
         uint8, the flatbuffer.

@@ -174,7 +174,7 @@ class Pairs:
 
     Args:
         char: the character.
-        by: what replaces two of them.
+        by: the replacement of two of them.
     """
 
     def __init__(self, char: str, by: str) -> None:

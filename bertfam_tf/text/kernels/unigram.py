@@ -101,7 +101,7 @@ class Unigram(tf.Module):
         """Returns int32 [characters, lengths], the pieces that end with each character.
 
         Args:
-            text, widths: as in ``__call__``.
+            text, widths: the same as in ``__call__``.
             inside: int64 [characters], the place of each character in its word.
         """
         size = tf.size(widths, tf.int64)

@@ -301,7 +301,7 @@ class Tokenizer(Hinted, tf.Module):
         """Splits text into piece ids and the bytes of the text that each piece covers.
 
         Args:
-            text: as for ``tokenize``.
+            text: the same as for ``tokenize``.
 
         Returns:
             ``(ids, starts, ends)``, int32, each with the shape that ``tokenize`` returns; byte

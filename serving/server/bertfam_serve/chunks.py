@@ -33,7 +33,7 @@ class ChunkedServable(Servable):
         Args:
             session: the session that holds the model.
             model: the model's name.
-            rows_per_run: as for ``run_in_chunks``.
+            rows_per_run: the same as for ``run_in_chunks``.
         """
         super().__init__(session, model)
         self._rows_per_run = rows_per_run

@@ -92,8 +92,8 @@ def answer(
         request: PredictRequest, ClassificationRequest, RegressionRequest or
             MultiInferenceRequest.
         limits: limits of the request; None for no limits.
-        timeout_ms: as in ``requests.run``.
-        as_content: as in ``requests.run``.
+        timeout_ms: the same as in ``requests.run``.
+        as_content: the same as in ``requests.run``.
 
     Returns:
         The corresponding response.

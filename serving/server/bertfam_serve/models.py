@@ -58,8 +58,8 @@ class Models:
         max_load_retries: how often loading a version is retried.
         retry_wait_s: seconds between two attempts.
         labels_for_unavailable: whether new labels may refer to versions that are not available.
-        rows_per_run: as in ``servable_loader.load_for``.
-        session_config: as in ``capi.Session``.
+        rows_per_run: the same as in ``servable_loader.load_for``.
+        session_config: the same as in ``capi.Session``.
     """
 
     def __init__(

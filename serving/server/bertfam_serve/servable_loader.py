@@ -29,13 +29,13 @@ def load_for(
 
     Args:
         model: the name under which the model is served.
-        version_dir: as for ``runtime.load``.
+        version_dir: the same as for ``runtime.load``.
         wrap: wraps the servable; warm-up requests run in the wrapper, which is returned.
         around_warm_up: makes a context manager in which the warm-up requests run, if there are
             any.
         rows_per_run: larger requests run in chunks of this number of rows if the model is an
             export of bertfam; the outputs of other models may depend on all rows. 0 disables it.
-        session_config: as for ``capi.Session``.
+        session_config: the same as for ``capi.Session``.
 
     Raises:
         ServingError: as ``runtime.load`` and ``packed_weights.check``.

@@ -69,18 +69,18 @@ class Options:
         cors: whether REST responses have CORS headers that allow pages of any origin.
         config_poll_s: seconds between two reads of the configuration file; 0 reads it once.
         file_system_poll_s: seconds between two scans for new versions; 0 scans once.
-        max_load_retries: as in ``Models``.
-        retry_wait_s: as in ``Models``.
-        labels_for_unavailable: as in ``Models``.
-        wrap: as in ``Models``; wraps each ``Servable``, for example for dynamic batching.
-        around_warm_up: as in ``Models``.
+        max_load_retries: the same as in ``Models``.
+        retry_wait_s: the same as in ``Models``.
+        labels_for_unavailable: the same as in ``Models``.
+        wrap: the same as in ``Models``; wraps each ``Servable``, for example for dynamic batching.
+        around_warm_up: the same as in ``Models``.
         observe: called once per inference request: see ``inference.Observer``.
         routes: Starlette routes that are tried before the REST API, for example for metrics.
         middleware: Starlette middleware around the REST API and ``routes``, outermost first.
         interceptors: gRPC server interceptors, outermost first.
         ssl: uvicorn's settings that start with ``ssl_``, such as {"ssl_certfile": …,
             "ssl_keyfile": …}; they enable HTTPS.
-        grpc_credentials: from ``grpc.ssl_server_credentials``; None for plain text.
+        grpc_credentials: the result of ``grpc.ssl_server_credentials``; None for plain text.
         grpc_channel_arguments: options of gRPC's core, as pairs.
         grpc_threads: the number of gRPC requests that are handled concurrently.
         tensor_content: whether gRPC responses contain tensors as bytes instead of typed fields.

@@ -111,7 +111,7 @@ def run_example(
         servable: the model.
         texts: a text for each field of ``input_fields``.
         question: one of ``questions``.
-        timeout_ms: as for ``Servable.run``.
+        timeout_ms: the same as for ``Servable.run``.
 
     Raises:
         ServingError: as ``input_fields`` and ``Servable.run``.
@@ -145,7 +145,7 @@ def run_attention(
         servable: the model.
         texts: a text for each field of ``input_fields``.
         question: one of ``questions``.
-        timeout_ms: as for ``Servable.run``.
+        timeout_ms: the same as for ``Servable.run``.
 
     Raises:
         ServingError: as ``input_fields`` and ``Servable.run``.
