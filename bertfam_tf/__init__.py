@@ -12,7 +12,7 @@ from bertfam_tf import keras_objects
 from bertfam_tf.lazy import lazy
 
 if TYPE_CHECKING:
-    # Type checkers and editors do not see what is imported when first used.
+    # Type checkers and editors do not see lazy imports.
     # isort: off
     from bertfam_tf.checkpoints import load_backbone as load_backbone
     from bertfam_tf.distill import Distiller as Distiller

@@ -60,7 +60,7 @@ class Finding(NamedTuple):
 
 
 def check() -> list[Finding]:
-    """What is installed and what runs here, in the order in which problems are to be mended."""
+    """Checks installed packages and runs a model; problems are in the order to mend them."""
     findings = [Finding("Python", f"{platform.python_version()} on {platform.machine()}")]
     for name in _NEEDED:
         version = _version(name)
@@ -129,12 +129,12 @@ def _answer() -> Finding:
 
         shape = encode(tf.constant(["it works"])).shape
         return Finding(name, f"answers with {tuple(shape)}")
-    except Exception as error:  # whatever is wrong is what is to be shown
+    except Exception as error:  # any error is a finding
         return Finding(name, "fails", f"{type(error).__name__}: {error}")
 
 
 def table(findings: list[Finding]) -> str:
-    """One line for each finding, and what to do about the problems."""
+    """Returns a line for each finding, and the remedies of problems."""
     width = max(len(finding.name) for finding in findings)
     lines = []
     for finding in findings:

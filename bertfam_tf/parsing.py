@@ -27,7 +27,7 @@ MAX_YAML_DEPTH = 32
 # More than binary numbers of 64 bits have.
 _MAX_DIGITS = 200
 # Published files have fewer than 10. Python's limit of about 1,000 includes the calling functions:
-# what a function can just parse, one further in cannot print or compare.
+# a function further in cannot print or compare everything that an outer one can parse.
 MAX_JSON_DEPTH = 100
 # A compressed file may expand to a thousand times its size, in a single line.
 MAX_COMPRESSED_LINE = 64 << 20

@@ -241,7 +241,7 @@ def draw_projection(
 
 
 def draw_words(attribution: Attribution, file: str | Path) -> Path:
-    """Draws a bar for each word: what it adds to the score, or takes from it.
+    """Draws a bar for each word: its contribution to the score, which may be negative.
 
     Args:
         attribution: the output of ``explain``.

@@ -46,7 +46,7 @@ table.matrix th.number { max-width: 9rem; overflow: hidden; text-overflow: ellip
 
 @dataclass(frozen=True)
 class Report:
-    """What a classifier answers for labelled examples.
+    """A classifier's answers for labelled examples.
 
     Attributes:
         labels: the names of the classes.

@@ -27,7 +27,7 @@ _REMEDY = "Save the model again."
 
 
 def check(file: Path) -> None:
-    """Checks that a file has what its members, its tensors and its config declare.
+    """Checks a file against the sizes that its members, tensors and config declare.
 
     Raises:
         CheckpointError: if a member or a tensor expands to more than is stored, or the config

@@ -1,4 +1,4 @@
-"""Limits of what the compressed values of Parquet and Arrow files may expand to.
+"""Limits for the size of Parquet and Arrow files' values after decompression.
 
 Both formats declare the size of each compressed part before its bytes. The sizes are read before
 pyarrow allocates them.
@@ -137,7 +137,7 @@ def check_arrow(file: Path, source: Any, *, stream: bool) -> None:
 
 
 def _sizes(message: Any) -> tuple[int, int]:
-    """Returns what the compressed buffers of an Arrow message expand to, and their bytes."""
+    """Returns the sizes of an Arrow message's buffers, decompressed and compressed, in bytes."""
     if message.type not in ("record batch", "dictionary"):
         return 0, 0
     batch = _table(_root(message.metadata.to_pybytes()), _HEADER)

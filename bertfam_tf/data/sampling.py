@@ -1,4 +1,4 @@
-"""The first rows of a table as they are, and guesses of what its columns are."""
+"""The first rows of a table, and guesses of the roles of its columns."""
 
 from __future__ import annotations
 

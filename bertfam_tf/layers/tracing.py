@@ -173,7 +173,7 @@ def _function(layer: keras.layers.Layer, method: str, outputs: slice, described:
 
 
 class _Description:
-    """What the computation of a layer depends on.
+    """A description of a layer's computation.
 
     Attributes:
         key: equal for layers that are equal but for the values of their weights.

@@ -154,7 +154,7 @@ def _write_model(
 
 
 def _warn(error: UnrepresentableError) -> None:
-    # The cause only has the reason; the message also says what would be written instead.
+    # The cause only has the reason; the message also names the alternative.
     _log.warning(
         "%s The model is saved in this package's own format, which from_pretrained and "
         "load_backbone read, and transformers does not.",

@@ -114,7 +114,7 @@ def open_split(
 def rows_of(
     data: DataConfig, split: str, task: str, names: list[str] | None = None
 ) -> tuple[Rows, Target | None]:
-    """Returns the rows of a split, and what reads their labels; as ``read_split``."""
+    """Returns the rows of a split and the reader of their labels; as ``read_split``."""
     value = getattr(data, split, None)
     if value is None:
         raise ValueError(f"The recipe names no {split} file.")

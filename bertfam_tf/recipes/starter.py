@@ -45,10 +45,10 @@ _NARROW, _RATE = 512, 2e-4
 
 @dataclass
 class Inspection:
-    """What a file has.
+    """The content of a file.
 
     Attributes:
-        task: the class of the task that it is for.
+        task: the class of the task that it fits.
         data: the section ``data`` of a recipe.
         rows: its rows.
         what: the word for its labels.

@@ -26,7 +26,7 @@ _CLASSES = {
 
 @dataclass(frozen=True)
 class CardInfo:
-    """What a model card says that a task does not know.
+    """Details of a model card that a task does not know.
 
     Attributes:
         language: the code of the texts' language, such as ``"en"``, or several.

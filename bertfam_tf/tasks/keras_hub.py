@@ -78,7 +78,7 @@ def to_keras_hub(model: Backbone | Task) -> Any:
 
 
 def _suffix(task: Task, names: FormatNames) -> str:
-    """What follows the family in the name of KerasHub's class for the task."""
+    """Returns the end, after the family, of the name of KerasHub's class for the task."""
     kind = None if task.head is None else task.head.kind
     for suffix, described in names.tasks.items():
         if kind is not None and described.head == kind:

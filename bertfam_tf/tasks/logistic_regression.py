@@ -83,7 +83,7 @@ def _minimized(
                 break
             size /= 2
         step, change = following - point, next_gradient - gradient
-        if size < 1e-12:  # rounding errors exceed what is left
+        if size < 1e-12:  # rounding errors exceed the step
             break
         if step @ change > 0:
             history.append((step, change))

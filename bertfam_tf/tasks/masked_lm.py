@@ -237,7 +237,7 @@ class MaskedLM(ScoresTexts, Task):
         """Detokenizes int32 (masks, k), each token alone and as the continuation of a word."""
         flat = tf.reshape(ids, [-1])
         alone = self.tokenizer.detokenize(tf.expand_dims(flat, 1))
-        # A token's text inside of a word is what it adds to itself: "ing" for "##ing".
+        # A token's text inside of a word is its addition to itself: "ing" for "##ing".
         twice = self.tokenizer.detokenize(tf.stack([flat, flat], axis=1))
         added = tf.strings.substr(twice, tf.strings.length(alone), tf.strings.length(twice))
         return tf.reshape(alone, tf.shape(ids)), tf.reshape(tf.strings.strip(added), tf.shape(ids))

@@ -42,9 +42,9 @@ class Preprocessor(Protocol):
         """Splits texts."""
 
     def __call__(self, features: dict[str, Any]) -> dict[str, Any]:
-        """Converts string tensors (batch,) to packed token ids, and what answers also need.
+        """Converts string tensors (batch,) to packed token ids and further inputs of answers.
 
-        ``language`` among the features is as ``Languages.of`` takes it.
+        The feature ``language`` is the same as for ``Languages.of``.
         """
 
     def inputs(self, encoded: dict[str, Any]) -> dict[str, tf.Tensor]:
@@ -58,12 +58,12 @@ class Preprocessor(Protocol):
 
 
 class _Preprocessor:
-    """What preprocessors share: the languages of texts, and the model's inputs.
+    """The base class of preprocessors: the languages of texts, and the model's inputs.
 
     Args:
-        backbone: whose inputs are made.
+        backbone: the backbone that reads the inputs.
         tokenizer: splits texts.
-        options: the task's.
+        options: the task's options.
     """
 
     rows_per_example: int | None = None

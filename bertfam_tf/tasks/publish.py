@@ -185,6 +185,6 @@ def _pad_id(ids: Mapping[str, int], configured: int | None, last: bool) -> int |
         return ids["pad"]
     if configured in ids.values():
         return configured
-    # transformers' heads for last tokens look for what is not padding, and refuse batches where
-    # no token is.
+    # transformers' heads for last tokens look for the last token that is not padding, and refuse
+    # batches without a padding token.
     return ids.get("eos") if last else None

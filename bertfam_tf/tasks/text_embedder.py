@@ -171,7 +171,7 @@ class TextEmbedder(Task):
     fields = TEXTS._replace(labelled=False)
     file_labels_type = targets.Number
     trainer_settings = EmbedderTrainer.Settings
-    # What the trainer does not have, or what would change its negatives.
+    # Settings that the trainer lacks, or that would change its negatives.
     unused_settings = ("batch_tokens", "class_weights", "metrics")
 
     @classmethod

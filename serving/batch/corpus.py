@@ -60,7 +60,7 @@ class WriteShard(beam.DoFn):
         self._format = _format(self._options)
 
     def process(self, element: Unit) -> None:
-        """Writes the shard and counts what it has."""
+        """Writes the shard and counts its examples."""
         settings = {name: self._options[name] for name in ("documents", "sentences", "seed")}
         folder = Path(self._options["output"])
         # If a worker dies, Dask repeats all that it has done.

@@ -44,7 +44,7 @@ def export():
 
 @pytest.fixture(scope="session")
 def alone(export):
-    """What the export answers to one text."""
+    """Returns the export's answer to one text."""
     function = tf.saved_model.load(str(export / "1")).signatures["serving_default"]
 
     def ask(text):
@@ -280,7 +280,7 @@ def test_a_killed_run_goes_on(export, alone, tmp_path):
     total = len(shards_of([("texts.txt", sum(map(len, texts)) + len(texts) - 1)], 3000))
     before = {path: path.stat().st_mtime_ns for path in output.glob("done-*")}
     assert 3 <= len(before) < total
-    # What a shard cut short may leave: parts under temporary names, answers without `done`.
+    # An interrupted shard may leave parts under temporary names, and answers without `done`.
     (output / "answers-00000.jsonl.0123.tmp").write_text("half a li")
     (output / f"answers-{total - 1:05}.jsonl").write_text('{"input": "of a try that died"}\n')
 

@@ -176,7 +176,7 @@ class CharacterTokenizer(Tokenizer):
         text = tf.strings.unicode_transcode(words.text.values, "UTF-8", "UTF-8")
         room = self.max_characters - 2
         size = tf.minimum(tf.strings.length(text), room)[:, tf.newaxis]
-        # As wide as all of a row but its begin; what follows the word is overwritten.
+        # As wide as a row without its begin; bytes after the word are overwritten.
         data = tf.io.decode_raw(text, tf.uint8, fixed_length=room + 1)
         place = tf.range(room + 1)
         ids = tf.where(place < size, tf.cast(data, tf.int32), tf.where(place == size, _END, _FILL))
@@ -193,7 +193,7 @@ def _pieces(special: SpecialTokens) -> list[str]:
 
 
 def _shown(special: SpecialTokens) -> list[bytes]:
-    """Returns what each id is in text."""
+    """Returns the text of each id."""
     ends = [(special.of(role) or "").encode("utf-8") for role in ("bos", "eos")]
     shown = [b"", *(bytes([byte]) for byte in range(256)), *ends]
     return shown + [b""] * (_IDS - len(shown))

@@ -160,7 +160,7 @@ class _Protocol(H11Protocol):
         self._connections = connections
         self._timeouts = timeouts
         self._number = -1
-        # What the connection waits for: a cycle for its body, None for headers, self for nothing.
+        # The connection waits for a cycle's body, for headers (None), or for nothing (self).
         self._awaited: object = self
         self._deadline: asyncio.TimerHandle | None = None
         self._reading: asyncio.TimerHandle | None = None
