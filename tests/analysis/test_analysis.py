@@ -276,7 +276,7 @@ def test_refused(classifier):
     every = range(attentions(classifier.backbone)[0].num_heads)
     with pytest.raises(ValueError, match="Layer 0 must keep one"):
         analysis.prune(classifier, {0: every})
-    with pytest.raises(ValueError, match="found must be"):
+    with pytest.raises(ValueError, match="importance must be"):
         analysis.prune(classifier, units=3)
     with pytest.raises(ValueError, match="'sad'"):
         analysis.explain(classifier, "a", "sad")
