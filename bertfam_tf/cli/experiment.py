@@ -57,6 +57,8 @@ def run(options: argparse.Namespace) -> None:
     seeds = _seeds(options.seeds)
     cells = plan_cells(experiment, options.file, seeds)
     if options.plan:
+        for command in experiment.prepare:
+            print(f"prepare\tby hand\t{command}")
         for run in runs_of(cells):
             state = "finished" if run.finished else "begun" if run.started else "to do"
             print(f"{printable(run.name)}\t{state}\t{run.command}")
@@ -91,6 +93,9 @@ def run(options: argparse.Namespace) -> None:
             write(file, text)
         print(text)
     if failure is not None:
+        if experiment.prepare:
+            commands = "\n".join(experiment.prepare)
+            _log.warning("The recipes read files that these commands write:\n%s", commands)
         raise failure
 
 

@@ -262,16 +262,20 @@ def test_minimal_pairs_are_a_metric(files, tmp_path, monkeypatch):
 
 
 @pytest.mark.full  # A process for each run.
-def test_other_runs_go_on_after_a_failure(files, tmp_path, capsys):
+def test_other_runs_go_on_after_a_failure(files, tmp_path, capsys, caplog):
     rows = {"broken": {"pretrain.data.train": ["nothing.txt"]}, "works": None}
     steps = {"pretrain": "pretrain.yaml", "tune": CHAIN["steps"]["tune"]}
     steps["tune"] = {**steps["tune"], "takes": {"model.path": "pretrain"}}
     columns = ["tune.accuracy"]
-    file = files(recipe=None, seeds=[0], rows=rows, steps=steps, columns=columns)
+    prepare = ["make nothing.txt"]
+    file = files(recipe=None, seeds=[0], rows=rows, steps=steps, columns=columns, prepare=prepare)
+    assert cli.main(["experiment", str(file), "--plan"]) == 0
+    assert capsys.readouterr().out.startswith("prepare\tby hand\tmake nothing.txt\n")
     assert cli.main(["experiment", str(file), "--workers", "2"]) == 2
     found = capsys.readouterr()
     assert "2 of 4 runs failed: broken/0/pretrain" in found.err
-    assert "nothing.txt" in found.err
+    assert found.err.endswith("There is no file nothing.txt.\n")
+    assert "these commands write:\nmake nothing.txt" in caplog.text
     assert re.search(r"\| broken \| – \|\n\| works \| \d", found.out)
 
 

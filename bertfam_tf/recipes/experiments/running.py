@@ -124,7 +124,8 @@ def run_cells(
     if failed:
         causes = {x: why for x, why in failed.items() if not why[1].startswith("it needs ")}
         listed = "; ".join(
-            f"{x.name} ({x.log}): {truncated(why)}" for x, (_, why) in causes.items()
+            f"{x.name} ({x.log}): {truncated(why.removesuffix('.'))}"
+            for x, (_, why) in causes.items()
         )
         text = f"{len(failed)} of {len(runs)} runs failed: {listed}."
         raise (ValueError if any(code == 2 for code, _ in causes.values()) else OSError)(text)

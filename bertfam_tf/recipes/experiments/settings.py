@@ -144,7 +144,8 @@ class Experiment:
         overrides: overrides for all rows.
         compare: published claims.
         published: published values.
-        prepare: commands that write the files that the recipes read; shown to readers, but not run.
+        prepare: commands that write the files that the recipes read; they are not run, but
+            shown by ``--plan`` and after a failure.
         description: a text above the table.
         table: the Markdown file of the table, relative to this file; None for ``table.md`` in the
             output directory.
