@@ -64,8 +64,10 @@ def run(options: argparse.Namespace) -> None:
             print(f"{printable(run.name)}\t{state}\t{run.command}")
         return
     from bertfam_tf.plan import flops_per_token
+    from bertfam_tf.recipes.experiments.figure import draw
     from bertfam_tf.recipes.experiments.report import table
     from bertfam_tf.recipes.experiments.running import run_cells
+    from bertfam_tf.training.callbacks.curves import drawable
 
     failure: Exception | None = None
     output = expand(experiment.output)
@@ -90,7 +92,11 @@ def run(options: argparse.Namespace) -> None:
         if experiment.table is not None and not options.override and seeds is None:
             files.append(Path(options.file).parent / experiment.table)
         for file in files:
-            write(file, text)
+            picture = file.with_name(f"{file.stem}_values.png")
+            if drawable():
+                draw(experiment, cells, picture)
+            link = f"\n![The same values, a dot for each seed]({picture.name})\n"
+            write(file, text + link * drawable())
         print(text)
     if failure is not None:
         if experiment.prepare:

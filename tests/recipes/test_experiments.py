@@ -361,6 +361,30 @@ def test_one_seed_decides_nothing(files, tmp_path):
     assert paired_difference([1.0]).seeds_needed() is None
 
 
+def test_the_figure_has_a_dot_for_each_seed(files, tmp_path, monkeypatch):
+    figure = pytest.importorskip("matplotlib.figure", reason="pip install 'bertfam_tf[plots]'")
+    saved, original = [], figure.Figure.savefig
+    monkeypatch.setattr(
+        figure.Figure,
+        "savefig",
+        lambda self, *a, **k: saved.append(self) or original(self, *a, **k),
+    )
+    columns = ["loss", {"metric": "loss", "title": "points", "scale": 10.0, "best": "higher"}]
+    rows = {"static": None, "dynamic": {"masking.copies": 1}, "to do": {"masking.copies": 2}}
+    losses = {"static": [1.5, 2.5], "dynamic": [1.0, 1.0]}
+    _measured(files, tmp_path, losses, columns=columns, rows=rows)
+    command = ["experiment", str(tmp_path / "experiment.yaml"), "--report-only"]
+    assert cli.main(command) == 0
+    assert (tmp_path / "runs/table_values.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "runs/table.md").read_text().endswith("](table_values.png)\n")
+    loss, points = saved[-1].axes
+    assert [label.get_text() for label in loss.get_yticklabels()] == list(rows)
+    assert (loss.get_xlabel(), points.get_xlabel()) == ("← better", "better →")
+    dots = [[*line.get_xdata()] for line in points.lines]
+    assert dots == [[15.0, 25.0], [10.0, 10.0], []]
+    assert [means.get_segments()[0][0][0] for means in points.collections] == [20.0, 10.0]
+
+
 @only_in("extended", "tinybert", "distillation")
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_experiments_here_have_keys_of_their_recipes(file, capsys):
