@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -229,10 +230,14 @@ class Task(Hinted, TaskStorage, TaskInference, TaskTraining):
         """As ``keras.Model.compile``; omitted arguments get the task's defaults.
 
         ``metrics`` accepts the names in ``bertfam_tf.metrics.METRICS`` as well as Keras' names.
+        Tasks compute logits, so a cross-entropy by name is one with ``from_logits=True``.
 
         ``jit_compile`` is off by default: examples are padded to the longest of their batch, and
         XLA would compile once for every length. With the option ``padding`` they are padded to a
         few lengths, or to one.
+
+        Raises:
+            ValueError: for a loss of Keras with ``from_logits=False``; and as ``Learner.compile``.
         """
         if isinstance(kwargs.get("metrics"), list | tuple):
             kwargs["metrics"] = [by_name(metric) for metric in kwargs["metrics"]]
@@ -241,7 +246,7 @@ class Task(Hinted, TaskStorage, TaskInference, TaskTraining):
                 make = getattr(self._parts, name)
                 if make is not None and name not in kwargs:
                     kwargs[name] = make()
-        super().compile(optimizer, loss, **kwargs)
+        super().compile(optimizer, keras.tree.map_structure(_of_logits, loss), **kwargs)
         self.forget_graphs()
 
     def evaluate(
@@ -460,3 +465,19 @@ def _check_sizes(backbone: Backbone, tokenizer: Tokenizer, options: Options) -> 
 
 def _ids(shape: tuple[int, ...]) -> str:
     return f"{shape[0]} ids of characters" if shape else "one id"
+
+
+def _of_logits(loss: Any) -> Any:
+    """Returns a loss for logits: a name or function of Keras with ``from_logits=True``."""
+    name = loss if isinstance(loss, str) else getattr(loss, "__name__", "")
+    if isinstance(loss, str) or getattr(keras.losses, name, None) is loss:
+        by_class = "".join(word[:1].upper() + word[1:] for word in name.split("_"))
+        kind = getattr(keras.losses, by_class, None)
+        if kind is not None and "from_logits" in inspect.signature(kind).parameters:
+            return kind(from_logits=True)
+    if isinstance(loss, keras.losses.Loss) and loss.get_config().get("from_logits") is False:
+        raise ValueError(
+            f"{type(loss).__name__} must have from_logits=True, because tasks compute logits, got "
+            "False; or omit the loss."
+        )
+    return loss

@@ -139,7 +139,11 @@ class TextLearner(Learner):
         ``fit`` has a schedule of its own."""
         if not self._compiled_by_user:
             return {}
-        return {**super().get_compile_config(), "accumulation_steps": self.accumulation_steps}
+        config = super().get_compile_config()
+        # Keras' `clone_model` compiles a model of Keras, which does not know the argument.
+        if self.accumulation_steps > 1:
+            config["accumulation_steps"] = self.accumulation_steps
+        return config
 
     def compile_from_config(self, config: dict[str, Any]) -> None:
         self.compile(**keras.saving.deserialize_keras_object(config))

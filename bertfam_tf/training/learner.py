@@ -207,6 +207,8 @@ class Learner(keras.Model):
             raise ValueError(f"accumulation_steps must be {expected}, got {accumulation_steps}.")
         with replicas.scope(self):
             replicas.check_optimizer(optimizer)
+            # Keras keeps the loss and the metrics of an earlier call if these are None.
+            self.loss = self._compile_loss = self._compile_metrics = None
             super().compile(optimizer=optimizer, loss=loss, **kwargs)
             if keras.backend.backend() == "tensorflow":
                 self.step_loss = StepValue(summed=True)

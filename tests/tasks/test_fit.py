@@ -178,6 +178,43 @@ def test_compile_is_respected(classifier):
         np.testing.assert_array_equal(variable.numpy(), value)
 
 
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "sparse_categorical_crossentropy",
+        "SparseCategoricalCrossentropy",
+        keras.losses.sparse_categorical_crossentropy,
+    ],
+)
+def test_a_cross_entropy_by_name_reads_logits(classifier, loss):
+    expected = classifier.evaluate(TEXTS, NAMES, verbose=0)[0]
+    classifier.compile("sgd", loss)
+    assert isinstance(classifier.loss, keras.losses.SparseCategoricalCrossentropy)
+    assert classifier.evaluate(TEXTS, NAMES, verbose=0)[0] == pytest.approx(expected, rel=1e-5)
+
+
+def test_losses_that_read_no_logits(classifier):
+    with pytest.raises(ValueError, match=r"CategoricalCrossentropy must have from_logits=True"):
+        classifier.compile("sgd", keras.losses.CategoricalCrossentropy())
+    classifier.compile("sgd", "mse")
+    assert classifier.loss == "mse"
+    classifier.compile("sgd", lambda y_true, y_pred: keras.ops.sum(y_pred))
+
+
+def test_compile_forgets_the_loss_and_metrics_of_an_earlier_call(classifier):
+    expected = classifier.evaluate(TEXTS, NAMES, verbose=0, return_dict=True)
+    classifier.compile("sgd", "mse", metrics=["mae"])
+    classifier.compile("sgd")
+    assert classifier.evaluate(TEXTS, NAMES, verbose=0, return_dict=True) == expected
+    classifier.compile("sgd", metrics=None)
+    assert classifier.evaluate(TEXTS, NAMES, verbose=0, return_dict=True).keys() == {"loss"}
+
+
+def test_a_compiled_task_is_cloned(classifier):
+    classifier.compile("sgd", "mse")
+    assert keras.models.clone_model(classifier).loss == "mse"
+
+
 @pytest.mark.full
 def test_compile_with_nothing_takes_the_defaults(classifier):
     classifier.compile()
