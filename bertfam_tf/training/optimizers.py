@@ -152,8 +152,10 @@ class _Adaptive(keras.optimizers.Optimizer):
         """Does nothing: ``update_step`` decays, at each variable's learning rate."""
 
     @property
-    def moments(self) -> dict[str, tuple[keras.Variable, keras.Variable]]:
+    def moments(self) -> dict[str, tuple[keras.Variable, ...]]:
         """First and second moments by the path of the weight; empty before the first step.
+
+        Muon's matrices only have a first moment.
 
         Raises:
             ValueError: if two weights have the same path.
@@ -163,7 +165,9 @@ class _Adaptive(keras.optimizers.Optimizer):
         paths = [variable.path for variable in self._trainable_variables]
         if len(set(paths)) < len(paths):
             raise ValueError("Weights must have different paths.")
-        return dict(zip(paths, zip(self._momentums, self._velocities, strict=True), strict=True))
+        pairs = zip(self._momentums, self._velocities, strict=True)
+        moments = (tuple(moment for moment in pair if moment is not None) for pair in pairs)
+        return dict(zip(paths, moments, strict=True))
 
     def exclude_from_weight_decay(self, var_list=None, var_names=None):
         super().exclude_from_weight_decay(var_list, var_names)
@@ -315,6 +319,10 @@ class Muon(_Adaptive, keras.optimizers.Muon):
         kwargs["adam_weight_decay"] = kwargs.get("weight_decay")
         super().__init__(learning_rate, factors, **kwargs)
         self.newton_schulz_dtype = newton_schulz_dtype
+
+    def build(self, var_list):
+        super().build(var_list)
+        self._momentums, self._velocities = self.momentums, self.adam_velocities
 
     def update_step(self, gradient, variable, learning_rate):
         index, dtype = self._get_variable_index(variable), variable.dtype

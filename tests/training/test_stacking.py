@@ -12,7 +12,7 @@ from bertfam_tf import heads, layers, registry
 from bertfam_tf.objectives import MaskedTokens
 from bertfam_tf.training import Stage, copied_paths, copy_moments, grow, train_in_stages
 from bertfam_tf.training.learner import Learner
-from bertfam_tf.training.optimizers import WarmupLinearDecay, adamw, lamb
+from bertfam_tf.training.optimizers import WarmupLinearDecay, adamw, from_settings, lamb
 from bertfam_tf.training.settings import TrainConfig
 from bertfam_tf.training.tuning import add_lora
 from tests.seeding import seed
@@ -149,8 +149,12 @@ def test_identity_keeps_outputs_and_gradients():
         assert np.any(new[path]) == ("/output/" in path), path
 
 
+def _muon(rate):
+    return from_settings(TrainConfig(optimizer="muon", learning_rate=rate), 10)
+
+
 @only_in("extended", "adamw")
-@pytest.mark.parametrize("make", in_full([adamw, lamb], [adamw]))
+@pytest.mark.parametrize("make", in_full([adamw, lamb, _muon], [adamw, _muon]))
 def test_moments_are_copied(make):
     before = _built("bert")
     before.compile(make(1e-3))
