@@ -177,7 +177,7 @@ class AttentionTerm(LayerTerm):
 
     def bind(self, student: Network, teacher: Network, projections: Projections) -> Any:
         bound = super().bind(student, teacher, projections)
-        _same_direction(self.label, student, teacher)
+        _same_direction(self.label, student, teacher, bound.layers)
         _same_heads(self.label, student, teacher, bound.layers)
         return bound
 
@@ -263,7 +263,7 @@ class Relations(LayerTerm):
 
     def bind(self, student: Network, teacher: Network, projections: Projections) -> Any:
         bound = super().bind(student, teacher, projections)
-        _same_direction(self.label, student, teacher)
+        _same_direction(self.label, student, teacher, bound.layers)
         for i, j in bound.layers.items():
             shapes = [
                 side.spec(name, layer - 1).shape
@@ -332,7 +332,11 @@ def _same_width(label: str, student: Network, teacher: Network, pairs: Mapping[i
             )
 
 
-def _same_direction(label: str, student: Network, teacher: Network) -> None:
+def _same_direction(
+    label: str, student: Network, teacher: Network, pairs: Mapping[int, int]
+) -> None:
+    if not all(pairs) or not all(pairs.values()):
+        raise ValueError(f"{label}: the embeddings, layer 0, have no attention.")
     if student.is_causal != teacher.is_causal:
         causal, other = (student, teacher) if student.is_causal else (teacher, student)
         raise ValueError(
@@ -343,8 +347,6 @@ def _same_direction(label: str, student: Network, teacher: Network) -> None:
 
 def _same_heads(label: str, student: Network, teacher: Network, pairs: Mapping[int, int]) -> None:
     for i, j in pairs.items():
-        if not i or not j:
-            raise ValueError(f"{label}: the embeddings, layer 0, have no attention.")
         ours = student.spec("attention_scores", i - 1).shape[1]
         theirs = teacher.spec("attention_scores", j - 1).shape[1]
         if ours != theirs:

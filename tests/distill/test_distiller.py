@@ -263,6 +263,7 @@ def test_backbones_are_distilled_on_their_inputs(tokenizer):
         ({"num_heads": 4}, [Relations()], 0, "choose a number of relation heads"),
         ({}, [Relations(heads=5)], 0, "the width 16 is not a multiple of 5 relation heads"),
         ({}, [AttentionScores(layers={0: 1})], 0, "the embeddings, layer 0, have no attention"),
+        ({}, [Relations(layers={1: 0})], 0, "the embeddings, layer 0, have no attention"),
         ({}, [], 0, "needs at least one term"),
         ({}, [SoftTargets(), SoftTargets()], 0, "Two terms are named 'soft_targets'"),
     ],
