@@ -191,6 +191,8 @@ def fit(
     history: dict[str, list[float]] = {}
     # A run that reached its limit has been evaluated, unless it was killed before.
     stopped = limit is not None and limit.exceeded and (backup is None or backup.between_epochs)
+    if best is not None:
+        best.set_model(model)
     for part in [] if stopped else remaining(done, steps, phase.epochs):
         if best is not None and best.exhausted:
             break

@@ -1,5 +1,7 @@
 """The best epoch is kept, whatever happens to the process."""
 
+import types
+
 import keras
 import numpy as np
 import pytest
@@ -41,6 +43,14 @@ def test_a_loss_is_better_when_it_is_smaller(tmp_path):
     assert (last, callback.exhausted) == (3, False)
     callback.restore(model)
     assert float(np.array(model.weights[0])[0, 0]) == 3
+
+
+@pytest.mark.parametrize("monitor", ["val_masked_lm", "val_mse", "val_squared_error"])
+def test_losses_by_name_and_errors_are_better_when_they_are_smaller(tmp_path, monitor):
+    model = make()
+    model.objectives = [types.SimpleNamespace(weights={"masked_lm": 1.0, "pair": 1.0})]
+    _, last = run(model, tmp_path, [3.0, 1.0, 2.0, 0.5], monitor=monitor)
+    assert last == 3
 
 
 @pytest.mark.full

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+from collections.abc import Collection
 from pathlib import Path
 
 import keras
@@ -24,9 +25,17 @@ _SCORE = "score"
 _log = logging.getLogger(__name__)
 
 
-def direction(metric: str) -> int:
-    """Returns 1 for a metric whose higher values are better; -1 for a loss or a perplexity."""
-    return -1 if metric.endswith(("loss", "perplexity")) else 1
+_LOWER = ("loss", "perplexity", "error", "mse", "mae")
+
+
+def direction(metric: str, losses: Collection[str] = ()) -> int:
+    """Returns 1 for a metric whose higher values are better; -1 for a loss, perplexity or error.
+
+    Args:
+        metric: the name of the metric.
+        losses: names of losses, such as ``masked_lm``.
+    """
+    return -1 if metric.endswith(_LOWER) or metric.removeprefix("val_") in losses else 1
 
 
 class BestEpoch(keras.callbacks.Callback):
@@ -38,7 +47,7 @@ class BestEpoch(keras.callbacks.Callback):
     Args:
         directory: the directory of weights and scores.
         monitor: a metric of the validation data, such as ``val_accuracy``; higher is better, except
-            for a loss and a perplexity.
+            for the model's losses, perplexities and errors.
         patience: the number of epochs without improvement after which training stops.
         writes: whether this process writes files; only the first of several workers does. The
             others read them, so all stop after the same epoch.
@@ -116,5 +125,6 @@ class BestEpoch(keras.callbacks.Callback):
         files.write(self.directory / VALUES, json.dumps(values))
 
     def _best(self, values: dict[int, float]) -> int:
-        sign = direction(self.monitor)
+        objectives = getattr(self.model, "objectives", ())
+        sign = direction(self.monitor, [name for o in objectives for name in o.weights])
         return max(values, key=lambda epoch: (sign * values[epoch], -epoch))
