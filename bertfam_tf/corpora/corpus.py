@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -19,6 +20,9 @@ from bertfam_tf.corpora.examples import (
 from bertfam_tf.corpora.formats import Segments
 from bertfam_tf.names import join_names
 from bertfam_tf.text import Tokenizer
+
+# Examples whose labels are counted.
+_COUNTED = 1000
 
 
 class Corpus(FormedExamples):
@@ -83,11 +87,11 @@ class Corpus(FormedExamples):
         """Returns the number of examples in the first pass, which is formed for it."""
         return sum(1 for _ in self.examples())
 
-    def _labels(self) -> set[int]:
-        labels: set[int] = set()
+    def _labels(self) -> Counter[int | None]:
+        labels: Counter[int | None] = Counter()
         for example in self._formed(pass_seed(self.seed, 0)):
-            labels |= set() if example.label is None else {example.label}
-            if len(labels) == 2:
+            labels[example.label] += 1
+            if {0, 1} <= labels.keys() and labels.total() >= _COUNTED:
                 break
         return labels
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, count, groupby, islice
 from operator import itemgetter
@@ -35,6 +36,7 @@ SEEDS = 2**31
 Spans = Callable[[list[str]], list[list[tuple[int, int]]]]
 # With batch_tokens, as many examples as in this many full batches are batched at a time.
 _TOGETHER = 16
+_log = logging.getLogger(__name__)
 
 
 class Format:
@@ -367,19 +369,29 @@ class FormedExamples(Examples):
     def check_labels(self) -> None:
         """Checks that pairs have both labels: nothing is learned from pairs of one kind.
 
+        Logs a warning if most examples are not pairs.
+
         Raises:
             ValueError: if there are no pairs, or pairs with one label.
         """
-        labels = self._labels()
-        if len(labels) == 2:
-            return
+        counts = self._labels()
+        labels = counts.keys() - {None}
         task, text = self.format.task, self._source()
+        definitions = "data.documents and data.sentences say what a document and a sentence is."
         if not labels:
             raise ValueError(
                 f"{task} needs pairs of segments, but {text} has none: no document has two "
-                f"sentences that fit into {self.format.length} tokens together. data.documents "
-                "and data.sentences say what a document and a sentence is."
+                f"sentences that fit into {self.format.length} tokens together. {definitions}"
             )
+        if len(labels) == 2:
+            if counts[None] > counts[0] + counts[1]:
+                _log.warning(
+                    "%s learns from %.0f%% of the examples of %s. The others are one segment: "
+                    "their sentences are too long for two in %d tokens. %s",
+                    *(task, 100 * (1 - counts[None] / counts.total()), text),
+                    *(self.format.length, definitions),
+                )
+            return
         reason = "has too few of them."
         if task == "nsp" and labels == {0}:
             reason = (
@@ -388,8 +400,8 @@ class FormedExamples(Examples):
             )
         raise ValueError(f"{task} needs pairs with both labels, but {text} {reason}")
 
-    def _labels(self) -> set[int]:
-        """Returns the labels of pairs that the first pass has."""
+    def _labels(self) -> Counter[int | None]:
+        """Counts labels in the first pass, or in enough of it to have both."""
         raise NotImplementedError
 
     def _source(self) -> str:

@@ -81,8 +81,9 @@ def segment_pairs(
     With ``task="nsp"`` the second segment is from another document in half of the pairs: two pairs
     exchange their second segments. With ``task="sop"`` the segments of half of the pairs are
     swapped (ALBERT, arXiv 1909.11942, section 3.1). Both kinds are equally frequent, except for
-    pairs at the end of a last long document, which cannot be exchanged. A single sentence at the
-    end of a document is an example of one segment, without a label.
+    pairs at the end of a last long document, which cannot be exchanged. A sentence next to which no
+    other fits is an example of one segment, without a label (BERT's code gives it a random second
+    segment). With paragraphs in place of sentences, most examples are.
 
     Args:
         documents: the documents, sixteen of which are read in turns.

@@ -196,8 +196,7 @@ def write_shard(
             yield sentence
 
     read = map(counted, read_documents(unit.texts, documents, sentences))
-    unit_seed = (seed * 1_000_003 + unit.number) % SEEDS
-    examples = format.form(read, unit_seed, in_turns=documents == "file")
+    examples = format.form(read, pass_seed(seed, unit.number), in_turns=documents == "file")
     with atomic(folder / unit.shard) as path:
         with os_errors(path), tf.io.TFRecordWriter(str(path)) as writer:
             for example in examples:
@@ -338,8 +337,12 @@ class Shards(FormedExamples):
         """Returns the number of examples in each pass, from the data cards."""
         return sum(card["counts"]["examples"] for card in self.cards.values())
 
-    def _labels(self) -> set[int]:
-        return {int(n) for card in self.cards.values() for n in card["counts"].get("labels", {})}
+    def _labels(self) -> Counter[int | None]:
+        labels: Counter[int | None] = Counter()
+        for card in self.cards.values():
+            labels.update({int(n): count for n, count in card["counts"].get("labels", {}).items()})
+        labels[None] = self.count() - labels.total()
+        return labels
 
     def _source(self) -> str:
         return join_names(map(str, self.cards))
@@ -413,6 +416,13 @@ def read_card(folder: str | Path) -> dict[str, Any]:
     numbers = [row.get("examples") for row in card["shards"]]
     if not all(type(number) is int and 0 <= number < 2**63 for number in numbers):
         raise ValueError(f"{path} is not a data card: a shard has no number of examples.")
+    labels = card["counts"].get("labels", {})
+    if (
+        not isinstance(labels, dict)
+        or not {"0", "1"}.issuperset(labels)
+        or not all(type(number) is int for number in labels.values())
+    ):
+        raise ValueError(f"{path} is not a data card: it has invalid labels.")
     return card
 
 

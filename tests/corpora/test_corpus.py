@@ -1,6 +1,7 @@
 """Batches of pretraining from text files."""
 
 import itertools
+import re
 
 import numpy as np
 import pytest
@@ -216,6 +217,19 @@ def test_pairs_with_one_label_are_an_error(tiny, tmp_path):
                 check(lines, format, task=task)
     with pytest.raises(ValueError, match=r"sop needs pairs with both labels, but .* has too few"):
         check("good film .\nbad plot .\n", task="sop")
+
+
+def test_few_pairs_are_a_warning(tiny, tmp_path, caplog):
+    """Of long lines, such as paragraphs, hardly any two fit into an example."""
+    paragraph = "Good film. Bad plot. Good plot. " * 3
+    text = tmp_path / "text"
+    text.write_text("\n".join([f"{paragraph}\n" * 6, "good film .\nbad plot .\n"] * 3))
+    options = dict(length=24, format="segment_pairs", task="sop")
+    Corpus([text], load_tokenizer(tiny), sentences="split", **options).check_labels()
+    assert not caplog.messages
+    Corpus([text], load_tokenizer(tiny), **options).check_labels()
+    [message] = caplog.messages
+    assert re.match(r"sop learns from \d\d?% of the examples of .*text\. The others are", message)
 
 
 def test_errors(corpus, tiny, tmp_path):

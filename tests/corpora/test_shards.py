@@ -247,6 +247,7 @@ def test_errors(written, tiny, tmp_path):
         ({"version": 2}, "version is 2, expected 1"),
         ({"counts": {}}, "is not a data card: KeyError"),
         ({"shards": [{}]}, "is not a data card: KeyError"),
+        ({"counts": {"examples": 9, "labels": [0]}}, "is not a data card: it has invalid labels"),
         ({"shards": [row]}, "a shard is '../text', expected a file name in its folder"),
     ):
         (folder / "card.json").write_text(json.dumps({**card, **changes}))
