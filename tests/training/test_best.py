@@ -53,6 +53,12 @@ def test_losses_by_name_and_errors_are_better_when_they_are_smaller(tmp_path, mo
     assert last == 3
 
 
+def test_a_score_that_is_not_a_number_is_never_the_best(tmp_path):
+    callback, last = run(make(), tmp_path, [float("nan"), 0.1, 0.5, float("nan")])
+    assert (last, callback.exhausted) == (3, False)
+    assert callback._best(callback.values) == 2
+
+
 @pytest.mark.full
 def test_a_killed_run_stops_where_the_other_does(tmp_path):
     run(make(), tmp_path, [0.1, 0.5, 0.4])

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import os
 from collections.abc import Collection
 from pathlib import Path
@@ -127,4 +128,5 @@ class BestEpoch(keras.callbacks.Callback):
     def _best(self, values: dict[int, float]) -> int:
         objectives = getattr(self.model, "objectives", ())
         sign = direction(self.monitor, [name for o in objectives for name in o.weights])
-        return max(values, key=lambda epoch: (sign * values[epoch], -epoch))
+        scores = {e: -math.inf if math.isnan(x) else sign * x for e, x in values.items()}
+        return max(scores, key=lambda epoch: (scores[epoch], -epoch))
