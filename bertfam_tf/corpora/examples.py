@@ -87,13 +87,9 @@ class Format:
             in_turns: for pairs, whether documents are read in turns instead of into memory; their
                 iterators must be independent, as for several files.
         """
-        tokens: Iterable[Any]
-        if self.pairs and in_turns:
-            tokens = map(self._tokens, documents)
-        elif self.pairs:
-            tokens = map(list, self._tokens_of_each(documents))
-        else:
-            tokens = self._tokens_of_each(documents)
+        tokens: Iterable[Any] = self._tokens_of_each(documents)
+        if self.pairs:
+            tokens = map(self._tokens, documents) if in_turns else map(list, tokens)
         if self.name == "full_sentences":
             separator = self.tokenizer.special_ids.get("sep")
             return full_sentences(tokens, self._room, separator)
@@ -140,10 +136,8 @@ class Format:
     def tokens(self, first: tf.RaggedTensor, second: tf.RaggedTensor) -> tf.Tensor:
         """Returns the tokens of each example of a batch, with special tokens; int64 (batch,)."""
         one, two = (tf.cast(segments.row_lengths(), tf.int64) for segments in (first, second))
-        special = [self.tokenizer.layout.special_count(n) for n in (1, 2)] if self.pairs else []
-        if not special:
-            return one + self.tokenizer.layout.special_count(1)
-        return one + two + tf.where(two > 0, *(tf.constant(n, tf.int64) for n in special[::-1]))
+        special = [tf.constant(self.tokenizer.layout.special_count(n), tf.int64) for n in (1, 2)]
+        return one + two + tf.where(two > 0, special[1], special[0])
 
     def _tokens(self, sentences: Iterator[str]) -> Iterator[Sentence]:
         while batch := list(islice(sentences, _SENTENCES)):

@@ -152,13 +152,13 @@ class Languages:
     ):
         self.corpora = corpora
         self.translations = translations
+        self._parts: list[Examples] = [*corpora.values(), *translations]
         self.exponent = exponent
         self.seed = seed
 
     def count(self) -> int:
         """Returns the number of examples of one pass over everything."""
-        parts: list[Corpus | Translations] = [*self.corpora.values(), *self.translations]
-        return sum(part.count() for part in parts)
+        return sum(part.count() for part in self._parts)
 
     def check_labels(self) -> None:
         """Checks the pairs of each language, as ``Corpus.check_labels`` does."""
@@ -167,8 +167,7 @@ class Languages:
 
     def count_batches(self, batch_tokens: int) -> int:
         """Returns the number of batches of one pass over everything."""
-        parts: list[Corpus | Translations] = [*self.corpora.values(), *self.translations]
-        return sum(part.count_batches(batch_tokens) for part in parts)
+        return sum(part.count_batches(batch_tokens) for part in self._parts)
 
     def batches(
         self,

@@ -192,15 +192,10 @@ class Masking:
             return tf.cumsum(tf.ones_like(known), axis=1)
         assert self._edges is not None
         starts, ends = (tf.gather(edge, known) for edge in self._edges)
-        begins = starts | _before(ends, True) | special | _before(special, True)
+        begins = starts | _before(ends, True)
         if self.unit == "given":
-            before = _before(span_numbers, 0)
-            begins = (
-                (span_numbers != before)
-                | ((span_numbers == 0) & begins)
-                | special
-                | _before(special, True)
-            )
+            begins = (span_numbers != _before(span_numbers, 0)) | ((span_numbers == 0) & begins)
+        begins |= special | _before(special, True)
         return tf.cumsum(tf.cast(begins, tf.int32), axis=1)
 
     def _runs(

@@ -153,7 +153,7 @@ def begin(folder: Path, job: Mapping[str, Any]) -> None:
         return {k: v for k, v in stored.items() if k in job} if isinstance(stored, dict) else None
 
     if not resume(folder, (folder / CARD, folder / _JOB), job, read, "shards"):
-        write(folder / _JOB, _json(job))
+        write(folder / _JOB, as_json(job))
     remove_all_leftovers(folder)
 
 
@@ -208,15 +208,17 @@ def write_shard(
         row = {"file": unit.shard, "bytes": path.stat().st_size, "sha256": sha256(path)}
     row |= {name: counts[name] for name in COUNTS}
     row["labels"] = dict(sorted(labels.items()))
-    write(folder / unit.counts, _json(row))
+    write(folder / unit.counts, as_json(row))
     return row
 
 
-def finish(folder: Path, job: Mapping[str, Any], units: Iterable[Unit]) -> dict[str, Any]:
+def finish(
+    folder: Path, job: Mapping[str, Any], units: Iterable[Unit], names: Sequence[str] = COUNTS
+) -> dict[str, Any]:
     """Writes the data card of a folder whose shards are complete, and returns it.
 
-    The card has the entries of the job, the sums of ``counts``, and a row for each of the
-    ``shards``.
+    The card has the entries of the job, the sums of the counts ``names`` and of labels, and a row
+    for each of the ``shards``.
 
     Raises:
         ValueError: if there is no text.
@@ -225,17 +227,18 @@ def finish(folder: Path, job: Mapping[str, Any], units: Iterable[Unit]) -> dict[
     if (folder / CARD).is_file():
         card = parsing.read_json(folder / CARD)
     else:
-        rows = [read_counts(folder / unit.counts, COUNTS) for unit in units]
-        counts: dict[str, Any] = {name: sum(row[name] for row in rows) for name in COUNTS}
+        rows = [read_counts(folder / unit.counts, names) for unit in units]
+        counts: dict[str, Any] = {name: sum(row[name] for row in rows) for name in names}
         labels: Counter[str] = Counter()
         for row in rows:
             labels.update(row.get("labels", {}))
         if not counts["examples"]:
-            names = [str(source.get("name")) for source in job["files"]]
-            raise ValueError(f"There is no text in {join_names(names)}.")
-        counts["labels"] = dict(sorted(labels.items()))
+            sources = [str(source.get("name")) for source in job["files"]]
+            raise ValueError(f"There is no text in {join_names(sources)}.")
+        if "labels" in rows[0]:
+            counts["labels"] = dict(sorted(labels.items()))
         card = {**job, "counts": counts, "shards": rows}
-        write(folder / CARD, _json(card))
+        write(folder / CARD, as_json(card))
     end(folder)
     return card
 
@@ -457,5 +460,5 @@ def check_shards(file: Path, card: Any, count: str) -> None:
             raise ValueError(f"{shard} is {actual}, expected {expected:,} bytes.")
 
 
-def _json(content: Mapping[str, Any]) -> str:
+def as_json(content: Mapping[str, Any]) -> str:
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"

@@ -149,7 +149,7 @@ class Augmentation:
         """Returns everything that determines the copies, as JSON values: files, words and the model
         by their sha256."""
         task = self.masked_lm
-        vectors = self.word_vectors
+        vectors, stop_words = self.word_vectors, " ".join(sorted(self.stop_words))
         return {
             "version": VERSION,
             "candidates": self.candidates,
@@ -157,7 +157,7 @@ class Augmentation:
             "copies": self.copies,
             "seed": self.seed,
             "pair_with_original": self.pair_with_original,
-            "stop_words_sha256": _sha256(" ".join(sorted(self.stop_words))),
+            "stop_words_sha256": hashlib.sha256(stop_words.encode()).hexdigest(),
             "word_vectors_sha256": None if vectors is None else sha256(Path(vectors)),
             "max_length": task.max_length,
             "language_id": task.language_id,
@@ -296,7 +296,3 @@ class Augmentation:
             return ()
         nearest = self._neighbors.nearest(vector, word, self.candidates)
         return tuple(neighbor for neighbor in nearest if PLAIN.fullmatch(neighbor))
-
-
-def _sha256(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()

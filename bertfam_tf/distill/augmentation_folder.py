@@ -8,7 +8,6 @@ serialized ``label``.
 from __future__ import annotations
 
 import hashlib
-import json
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from bertfam_tf import parsing
 from bertfam_tf.corpora import shards
 from bertfam_tf.corpora.shards import CARD, Unit
 from bertfam_tf.data.tfrecords import read_tfrecords
@@ -92,7 +90,8 @@ def augment(
                     f"The rows differ from one pass to the next; remove {folder}, and do not "
                     "shuffle them before they are augmented."
                 )
-        card = _finish(folder, job, units)
+        card = shards.finish(folder, job, units, ("examples", "written"))
+        shards.check_shards(folder / CARD, card, "written")
     return _dataset(folder, card, spec)
 
 
@@ -182,7 +181,7 @@ def _write_shard(
                 written += len(versions)
         row = {"file": unit.shard, "bytes": path.stat().st_size, "sha256": sha256(path)}
     row |= {"examples": len(examples), "written": written}
-    write(folder / unit.counts, _json(row))
+    write(folder / unit.counts, shards.as_json(row))
 
 
 def _record(features: dict[str, bytes], label: bytes) -> bytes:
@@ -191,21 +190,6 @@ def _record(features: dict[str, bytes], label: bytes) -> bytes:
         record.features.feature[f"feature/{name}"].bytes_list.value.append(text)
     record.features.feature["label"].bytes_list.value.append(label)
     return record.SerializeToString(deterministic=True)
-
-
-def _finish(folder: Path, job: dict[str, Any], units: list[Unit]) -> dict[str, Any]:
-    """Returns the card of a folder with all shards; writes it if it is missing."""
-    if (folder / CARD).is_file():
-        card = parsing.read_json(folder / CARD)
-    else:
-        names = ("examples", "written")
-        rows = [shards.read_counts(folder / unit.counts, names) for unit in units]
-        counts = {name: sum(row[name] for row in rows) for name in names}
-        card = {**job, "counts": counts, "shards": rows}
-        write(folder / CARD, _json(card))
-    shards.end(folder)
-    shards.check_shards(folder / CARD, card, "written")
-    return card
 
 
 def _dataset(folder: Path, card: dict[str, Any], spec: Any) -> tf.data.Dataset:
@@ -225,7 +209,3 @@ def _dataset(folder: Path, card: dict[str, Any], spec: Any) -> tf.data.Dataset:
     records = written.flat_map(lambda file, count: read_tfrecords(file, count, features))
     records = records.map(parsed, num_parallel_calls=tf.data.AUTOTUNE)
     return records.apply(tf.data.experimental.assert_cardinality(card["counts"]["written"]))
-
-
-def _json(content: dict[str, Any]) -> str:
-    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"

@@ -59,11 +59,10 @@ class Cache:
         pads: Mapping[tuple, int],
     ):
         self.folder = Path(folder)
-        self._spec: Any = None
         self._compute = tf.function(compute, autograph=False)
         self._pads = dict(pads)
         concrete = self._compute.get_concrete_function(*batches.element_spec)
-        self._spec = concrete.structured_outputs
+        self._spec: Any = concrete.structured_outputs
         with exclusive_lock(self.folder, self.folder / ".lock"):
             job = {"version": VERSION, **described, "data_sha256": _data_digest(batches)}
             shards.begin(self.folder, job)
@@ -102,11 +101,12 @@ class Cache:
             buffer = min(self.count, _SHUFFLED)
             rows = rows.shuffle(buffer, seed, reshuffle_each_iteration=seed is None)
         rows = rows.map(self._parsed, num_parallel_calls=tf.data.AUTOTUNE)
+        paths = [path for path, _ in keras.tree.flatten_with_path(self._spec)]
         pads = keras.tree.map_structure_up_to(
             self._spec,
             lambda spec, path: tf.constant(self._pads.get(path, 0), spec.dtype),
             self._spec,
-            _paths(self._spec),
+            keras.tree.pack_sequence_as(self._spec, paths),
         )
         batches = rows.padded_batch(batch_size, padding_values=pads).map(self._restored)
         size = -(-self.count // batch_size)
@@ -202,11 +202,6 @@ def _rows(file: Path) -> int:
             "them again."
         )
     return count
-
-
-def _paths(spec: Any) -> Any:
-    paths = [path for path, _ in keras.tree.flatten_with_path(spec)]
-    return keras.tree.pack_sequence_as(spec, paths)
 
 
 def _data_digest(batches: tf.data.Dataset) -> str:

@@ -177,7 +177,7 @@ class AttentionTerm(LayerTerm):
 
     def bind(self, student: Network, teacher: Network, projections: Projections) -> Any:
         bound = super().bind(student, teacher, projections)
-        _same_direction(self.label, student, teacher, bound.layers)
+        _check_attention(self.label, student, teacher, bound.layers)
         _same_heads(self.label, student, teacher, bound.layers)
         return bound
 
@@ -263,7 +263,7 @@ class Relations(LayerTerm):
 
     def bind(self, student: Network, teacher: Network, projections: Projections) -> Any:
         bound = super().bind(student, teacher, projections)
-        _same_direction(self.label, student, teacher, bound.layers)
+        _check_attention(self.label, student, teacher, bound.layers)
         for i, j in bound.layers.items():
             shapes = [
                 side.spec(name, layer - 1).shape
@@ -332,9 +332,7 @@ def _same_width(label: str, student: Network, teacher: Network, pairs: Mapping[i
             )
 
 
-def _same_direction(
-    label: str, student: Network, teacher: Network, pairs: Mapping[int, int]
-) -> None:
+def _check_attention(label: str, student: Network, teacher: Network, pairs: dict[int, int]) -> None:
     if not all(pairs) or not all(pairs.values()):
         raise ValueError(f"{label}: the embeddings, layer 0, have no attention.")
     if student.is_causal != teacher.is_causal:

@@ -69,13 +69,8 @@ def span_boundaries(
         ValueError: if positions, starts, ends and weights have different shapes.
     """
     shape = ops.convert_to_tensor(positions).shape
-    same_shaped = {
-        "starts": starts,
-        "ends": ends,
-        **({} if weights is None else {"weights": weights}),
-    }
-    for name, value in same_shaped.items():
-        actual = ops.convert_to_tensor(value).shape
+    for name, value in {"starts": starts, "ends": ends, "weights": weights}.items():
+        actual = shape if value is None else ops.convert_to_tensor(value).shape
         if len(actual) != len(shape) or any(
             None not in pair and pair[0] != pair[1] for pair in zip(actual, shape, strict=True)
         ):

@@ -294,9 +294,10 @@ class Lamb(_Adaptive, keras.optimizers.Lamb):
 class Muon(_Adaptive, keras.optimizers.Muon):
     """Muon (Jordan et al. 2024) in the form of arXiv 2502.16982, for pretraining.
 
-    The step of a matrix is its momentum, orthogonalized by Newton-Schulz iterations and scaled to
-    the size of AdamW's steps, so that AdamW's learning rates and decay are a first choice. AdamW
-    trains embeddings, heads, norms and biases.
+    The step of a weight with two axes is its momentum, orthogonalized by Newton-Schulz iterations
+    and scaled to the size of AdamW's steps, so that AdamW's learning rates and decay are a first
+    choice. AdamW trains embeddings, heads and all other weights: also the attention kernels of
+    XLNet and Transformer-XL, which have three axes.
 
     Args:
         learning_rate: the same as for ``keras.optimizers.Muon``.
@@ -475,11 +476,7 @@ def schedule_of(
     Args:
         settings: the section.
         total_steps: the number of steps, after which a falling rate is 0.
-
-    Raises:
-        ValueError: if ``warmup`` is not from 0 to below 1.
     """
-    _check_warmup(settings.warmup)
     peak, rise = settings.learning_rate, round(settings.warmup * total_steps)
     if settings.schedule == "constant":
         return WarmupLinearDecay(peak, rise, None)
@@ -491,14 +488,10 @@ def schedule_of(
     return keras.optimizers.schedules.CosineDecay(0.0, fall, warmup_target=peak, warmup_steps=rise)
 
 
-def _check_warmup(warmup: float) -> None:
-    in_range("warmup", warmup, at_least=0, below=1)
-
-
 def _scheduled(
     kind: Any, learning_rate: Any, total_steps: int | None, warmup: float, **settings: Any
 ) -> Any:
-    _check_warmup(warmup)
+    in_range("warmup", warmup, at_least=0, below=1)
     schedule = isinstance(learning_rate, keras.optimizers.schedules.LearningRateSchedule)
     # A constant rate is a number, which callbacks can change.
     if total_steps is not None and not schedule:

@@ -160,7 +160,9 @@ class Backup(keras.callbacks.Callback):
                 continue
             for damage in errors:
                 _log.warning("%s Resuming from the previous one.", damage)
-            self._metrics = [stored[name] for name in _metric_names(stored)]
+            names = [name for name in stored if name.startswith(_METRIC)]
+            names.sort(key=lambda name: int(name.removeprefix(_METRIC)))
+            self._metrics = [stored[name] for name in names]
             self.clock.seconds = float(stored.get(_SECONDS, 0))
             return int(stored[_BATCHES])
         if errors:
@@ -304,11 +306,6 @@ def _check_counts(stored: Mapping[str, np.ndarray], file: Path, directory: Path)
     for name in stored:
         if name.startswith(_METRIC) and not name.removeprefix(_METRIC).isdecimal():
             raise _damaged(file, directory, f"{truncated_repr(name)} is not the name of a metric")
-
-
-def _metric_names(stored: Mapping[str, np.ndarray]) -> list[str]:
-    names = [name for name in stored if name.startswith(_METRIC)]
-    return sorted(names, key=lambda name: int(name.removeprefix(_METRIC)))
 
 
 def _variables(model: keras.Model) -> dict[str, keras.Variable]:
