@@ -153,9 +153,7 @@ class _Adaptive(keras.optimizers.Optimizer):
 
     @property
     def moments(self) -> dict[str, tuple[keras.Variable, ...]]:
-        """First and second moments by the path of the weight; empty before the first step.
-
-        Muon's matrices only have a first moment.
+        """First and (unless Muon's) second moments by the path of the weight; empty before a step.
 
         Raises:
             ValueError: if two weights have the same path.
