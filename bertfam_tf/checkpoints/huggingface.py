@@ -202,8 +202,8 @@ def translate(
         )
     values = {**names.defaults, **values}
     fields = {ours: values[theirs] for theirs, ours in names.config.items() if theirs in values}
-    # A value of a wrong type is kept: the validation below reports it.
-    with contextlib.suppress(TypeError):
+    # A wrong value is kept: the validation below reports it.
+    with contextlib.suppress(TypeError, LookupError, ArithmeticError):
         fields = names.read(fields)
     if values.get(_PRUNED):
         fields[_HEADS] = _heads_left(values[_PRUNED], fields, file)

@@ -76,8 +76,9 @@ _LARGEST = 2**31 - 1
 MAX_LAYERS = 256
 _POSITIVE = frozenset(
     """
-    div_val embedding_size head_size hidden_size inner_size intermediate_size layers_per_group
-    max_distance max_positions num_groups num_heads num_languages vocab_size
+    div_val embedding_size global_every head_size hidden_size inner_size intermediate_size
+    layers_per_group local_attention max_distance max_positions num_groups num_heads num_languages
+    vocab_size
     """.split()
 )
 

@@ -8,6 +8,7 @@ from keras import ops
 
 from bertfam_tf import layers
 from bertfam_tf.models import bert, encoder
+from bertfam_tf.models.base import MAX_LAYERS
 from bertfam_tf.models.parts import Parts
 from bertfam_tf.names import unknown
 from bertfam_tf.registry import (
@@ -146,9 +147,10 @@ def _current(fields: dict) -> dict:
     bases = (fields["global_base"], fields["local_base"])
     every, count = fields["global_every"], fields["num_layers"]
     return {
-        "layer_types": [kinds[int(i % every > 0)] for i in range(count)],
+        # More are refused later, before anything of their size is made.
+        "layer_types": [kinds[int(i % every > 0)] for i in range(min(count, MAX_LAYERS))],
         "rope_parameters": {
-            kind: {"rope_theta": float(base), "rope_type": "default"}
+            kind: {"rope_theta": 1.0 * base, "rope_type": "default"}
             for kind, base in zip(kinds, bases, strict=True)
         },
     }

@@ -389,6 +389,12 @@ def test_what_their_format_cannot_say(family, fields, error):
             "neither use_bottleneck_attention nor key_query_shared_bottleneck",
         ),
         ({"model_type": "deberta-v2"}, "relative_attention = False, by default, which deberta"),
+        # Without a list of as many layers.
+        ({"model_type": "modernbert", "num_hidden_layers": 10**12}, "num_layers must be from 0 to"),
+        ({"model_type": "modernbert", "global_attn_every_n_layers": 0}, "global_every must be fr"),
+        ({"model_type": "modernbert", "local_attention": 0}, "local_attention must be from 1"),
+        ({"model_type": "modernbert", "global_rope_theta": "x"}, "global_base must be of type"),
+        ({"model_type": "modernbert", "rope_parameters": {"rope_theta": 1.0}}, "rope_parameters"),
     ],
 )
 def test_configs_that_are_refused(values, error):
