@@ -18,7 +18,9 @@ def _gelu_tanh(x):
 
 _ACTIVATIONS: dict[str, Callable] = {
     "gelu": _gelu_exact,
+    "gelu_fast": _gelu_tanh,
     "gelu_new": _gelu_tanh,
+    "gelu_python": _gelu_exact,
     "gelu_pytorch_tanh": _gelu_tanh,
     "relu": ops.relu,
     "silu": ops.silu,

@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import bertfam_tf as bf
-from bertfam_tf import registry
+from bertfam_tf import layers, registry
 from bertfam_tf.checkpoints import CheckpointError, huggingface
 from bertfam_tf.models import config_of, count_parameters
 from tests import parity
@@ -400,6 +400,12 @@ def test_what_their_format_cannot_say(family, fields, error):
 def test_configs_that_are_refused(values, error):
     with pytest.raises(CheckpointError, match=error):
         huggingface.translate(values)
+
+
+@pytest.mark.parametrize(("name", "ours"), [("gelu_fast", "gelu_new"), ("gelu_python", "gelu")])
+def test_other_names_of_gelu_in_configs(name, ours):
+    _, config = huggingface.translate({"model_type": "bert", "hidden_act": name})
+    assert layers.activation(config.activation) is layers.activation(ours)
 
 
 def test_old_names_in_xlm_configs():
