@@ -122,8 +122,6 @@ def prune(
     smaller = Backbone(
         backbone.family, {**config.to_dict(), **changed}, dtype=backbone.dtype_policy
     )
-    if heads and [attention.num_heads for attention in attentions(smaller)] != changed[_HEADS]:
-        raise ValueError(f"All layers of {backbone.family} have the same number of heads.")
     pruned = model.with_backbone(smaller) if isinstance(model, Task) else smaller
     values = plain_weights(model)
     for variable in pruned.weights:

@@ -79,8 +79,6 @@ def _blocks(config: AlbertConfig, parts: Parts) -> list[layers.TransformerBlock]
             f"{config.num_layers} layers of {config.layers_per_group} blocks are more than "
             f"{MAX_LAYERS} blocks."
         )
-    if config.heads_per_layer:
-        raise ValueError("ALBERT's layers share their heads; heads_per_layer does not apply.")
     share_attention, share_feed_forward = _SHARED[config.sharing]
 
     def part(make, kind, *index):

@@ -257,6 +257,8 @@ def encode(
     if blocks is None:
         counts = heads_per_layer(config)
         blocks = [parts(f"layer_{i}", block, config, n) for i, n in enumerate(counts)]
+    elif getattr(config, "heads_per_layer", ()):
+        raise ValueError("heads_per_layer must be empty: all layers have the same number of heads.")
     plain = call_with is None
     if call_with is None:
         everywhere = {"attention_mask": layers.attention_mask_from_padding(padding_mask)}

@@ -1,7 +1,6 @@
 """Attention, heads, pruning and attributions on small models."""
 
 import json
-import re
 
 import numpy as np
 import pytest
@@ -314,7 +313,7 @@ def test_every_family_is_pruned_or_refused(family):
     try:
         pruned = analysis.prune(backbone, heads)
     except ValueError as error:
-        refused = re.search("the same number of heads|share their heads", str(error))
+        refused = "the same number of heads" in str(error)
         if family in OF_DIFFERENT_LAYERS or not refused:
             raise
         return

@@ -227,8 +227,9 @@ def test_a_model_with_fewer_heads_in_some_layers():
     for counts in ([4], [4, 0], [5, 4]):
         with pytest.raises(ValueError, match=r"must be 2 numbers from 1 to num_heads, 4"):
             _build("bert", num_heads=4, heads_per_layer=counts)
-    with pytest.raises(ValueError, match="ALBERT's layers share their heads"):
-        _build("albert", heads_per_layer=[1, 1])
+    for family in ("albert", "mobilebert", "modernbert", "mpnet"):
+        with pytest.raises(ValueError, match="all layers have the same number of heads"):
+            _build(family, heads_per_layer=[1, 1])
 
 
 @pytest.mark.parametrize("kind", [layers.SelfAttention, layers.CachedSelfAttention])
