@@ -30,7 +30,8 @@ class Ablation(NamedTuple):
 
     Fields:
         score: the score of the whole model.
-        heads: float (heads,) for each layer: the score without that head, minus ``score``.
+        heads: float (heads,) for each layer: the score without that head, minus ``score``. Layers
+            that share an attention, as ALBERT's do, are one.
         layers: float (layers,): the same without all heads of a layer.
     """
 
@@ -53,30 +54,25 @@ class Importance(NamedTuple):
 
 
 def attentions(backbone: Backbone) -> list[Attention]:
-    """Returns the attention of each block; blocks that share one have it once.
+    """Returns the attention of each block; one that several blocks share is listed once.
 
     Raises:
         ValueError: if the backbone has no attention.
     """
-    layers = [
-        layer
-        for block in blocks_of(backbone)
-        for layer in block._flatten_layers()
-        if isinstance(layer, Attention)
-    ]
+    layers = _in_blocks(backbone, Attention)
     if not layers:
         raise ValueError(f"The {backbone.family} backbone has no attention.")
     return layers
 
 
 def feed_forwards(backbone: Backbone) -> list[layers.FeedForward]:
-    """Returns the feed-forward layers of all blocks."""
-    return [
-        layer
-        for block in blocks_of(backbone)
-        for layer in block._flatten_layers()
-        if isinstance(layer, layers.FeedForward)
-    ]
+    """Returns the feed-forward layers of all blocks; a shared one is listed once."""
+    return _in_blocks(backbone, layers.FeedForward)
+
+
+def _in_blocks(backbone: Backbone, kind: type) -> list[Any]:
+    inside = (layer for block in blocks_of(backbone) for layer in block._flatten_layers())
+    return list(dict.fromkeys(layer for layer in inside if isinstance(layer, kind)))
 
 
 def _outputs_of_parts(layer: keras.layers.Layer) -> tuple[keras.Variable, int, int]:

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 import bertfam_tf as bf
 from bertfam_tf import analysis
-from bertfam_tf.analysis.heads import attentions
+from bertfam_tf.analysis.heads import attentions, feed_forwards
 from tests.selection import in_full
 from tests.test_families import _build, _inputs
 
@@ -84,6 +84,14 @@ def test_uniform_heads_are_means_of_the_values_they_may_attend_to(family):
         np.testing.assert_allclose(found[:, rest], before[:, rest], rtol=1e-5, atol=1e-6)
     assert np.abs(found[:, 1] - before[:, 1])[0, -1].max() > 1e-3
     assert "_context" not in vars(attention)
+
+
+def test_layers_that_share_an_attention_are_one():
+    """Their heads are switched off together, so each is scored once."""
+    backbone = _build("albert", num_layers=4, num_groups=2)
+    assert len(attentions(backbone)) == len(feed_forwards(backbone)) == 2
+    found = analysis.ablation(backbone, lambda: 0.0, verbose=False)
+    assert [len(heads) for heads in found.heads] == [attentions(backbone)[0].num_heads] * 2
 
 
 @pytest.fixture(scope="module")
