@@ -44,8 +44,9 @@ def save_pretrained(
         ValueError: if a head is unknown.
         FileExistsError: if the directory has a ``config.json`` that is not a model's, or weights
             without one.
-        CheckpointError: if the format cannot represent the family or config fields, or weights are
-            not finite; the message names them. Nothing is written.
+        CheckpointError: if the format cannot represent the family or config fields, two heads have
+            tensors of the same names, or weights are not finite; the message names them. Nothing
+            is written.
     """
     target = Path(directory)
     _check_replaceable(target)
@@ -98,7 +99,13 @@ def write(
         if name not in record.heads:
             raise ValueError(unknown(f"head of {record.name}", name, record.heads))
         table = record.heads[name].weights(name)
-        extra |= _tensors(record, table, plain_weights(layer), backbone.config)
+        weights = _tensors(record, table, plain_weights(layer), backbone.config)
+        if both := sorted(weights.keys() & extra.keys()):
+            raise CheckpointError(
+                f"Hugging Face's format has the same names for the {name} head and another one: "
+                f"{join_names(both)}. Save them in different directories."
+            )
+        extra |= weights
         labels = labels or _default_labels(record.heads[name], layer)
     described |= _label_values(labels) | _classes(names, list(heads or {})) | dict(values or {})
     # transformers' classes for other heads have no pooler, and would report it as unexpected.

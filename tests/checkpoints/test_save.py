@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import bertfam_tf as bf
-from bertfam_tf import registry
+from bertfam_tf import heads, registry
 from bertfam_tf.checkpoints import Checkpoint, CheckpointError, convert, save_pretrained
 from bertfam_tf.cli import main
 from tests.parity import load_head
@@ -117,6 +117,15 @@ def test_a_head_and_its_labels(tiny, tmp_path):
     assert found["label2id"] == {"negative": 0, "neutral": 1, "positive": 2}
     with pytest.raises(ValueError, match=r"head of bert 'sequenze'. Did you mean 'sequence'"):
         save_pretrained(task.backbone, tmp_path, heads={"sequenze": task.head})
+
+
+def test_two_heads_of_one_name_are_refused(tiny, tmp_path):
+    """Both are ``classifier.weight``: one would replace the other."""
+    backbone = bf.load_backbone(tiny)
+    both = {name: heads.build(backbone, name, 3) for name in ("sequence", "tokens")}
+    with pytest.raises(CheckpointError, match=r"tokens head and another.*classifier.weight"):
+        save_pretrained(backbone, tmp_path / "out", heads=both)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.full
