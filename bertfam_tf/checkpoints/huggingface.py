@@ -49,7 +49,7 @@ _IGNORED_KEYS = frozenset(
     classifier_activation classifier_bias decoder_bias deterministic_flash_attn
     initializer_cutoff_factor reference_compile repad_logits_with_grad sparse_pred_ignore_index
     sparse_prediction
-    n_ctx n_special predict_special_tokens task_specific_params
+    n_ctx n_special predict_special_tokens
     legacy pooler_hidden_size true_hidden_size
     """.split()
 )

@@ -52,28 +52,19 @@ def block(
     dtype: Any = None,
 ) -> layers.TransformerBlock:
     """Creates one block; for ``scale`` and ``output_stddev`` see ``CachedSelfAttention``."""
-    stddev = config.initializer_range
     attention = layers.CachedSelfAttention(
         config.num_heads,
         encoder.head_size(config),
         config.attention_dropout,
-        stddev,
+        config.initializer_range,
         scale=scale,
         output_stddev=output_stddev,
         name="attention",
         dtype=dtype,
     )
-    feed_forward = layers.FeedForward(
-        config.intermediate_size,
-        layers.activation(config.activation),
-        stddev,
-        output_stddev=output_stddev,
-        name="feed_forward",
-        dtype=dtype,
-    )
     return layers.TransformerBlock(
         attention,
-        feed_forward,
+        encoder.feed_forward(config, output_stddev=output_stddev, dtype=dtype),
         norm,
         epsilon=config.norm_epsilon,
         dropout=config.dropout,

@@ -71,7 +71,7 @@ def embed(
     Args:
         config: the family's config.
         parts: the layers.
-        given: the inputs, from ``inputs``.
+        tensors: the inputs, from ``inputs``.
         width: the width of the embeddings; None for the blocks' width.
         positions: the class of the position embedding; None for a model without.
         position_ids, offset: the same as for ``PositionEmbedding``.
@@ -162,16 +162,16 @@ def attention(
 
 
 def feed_forward(
-    config: Any, dropout: float = 0.0, *, name: str = "feed_forward", dtype: Any = None
+    config: Any, *, name: str = "feed_forward", dtype: Any = None, **options: Any
 ) -> keras.layers.Layer:
-    """Creates one layer's feed-forward sublayer, with ``dropout`` after its activation."""
+    """Creates one layer's feed-forward sublayer; ``options`` are arguments of ``FeedForward``."""
     return layers.FeedForward(
         config.intermediate_size,
         layers.activation(config.activation),
         config.initializer_range,
-        dropout,
         name=name,
         dtype=dtype,
+        **options,
     )
 
 

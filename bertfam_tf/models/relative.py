@@ -105,7 +105,7 @@ def _block(
         name="attention",
         dtype=dtype,
     )
-    feed_forward = encoder.feed_forward(config, config.dropout, dtype=dtype)
+    feed_forward = encoder.feed_forward(config, dropout=config.dropout, dtype=dtype)
     return encoder.block(
         config, attention=attention, feed_forward=feed_forward, name=name, dtype=dtype
     )

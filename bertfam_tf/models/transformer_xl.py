@@ -5,13 +5,11 @@ from dataclasses import dataclass
 from keras import ops
 
 from bertfam_tf import layers
-from bertfam_tf.models import relative
+from bertfam_tf.models import heads, relative
 from bertfam_tf.models.parts import Parts
 from bertfam_tf.registry import (
-    LABELS,
     TORCH,
     AdaptiveSoftmaxSpec,
-    DenseSpec,
     Family,
     HeadSpec,
     HuggingFaceNames,
@@ -86,7 +84,7 @@ def wire(config: TransformerXlConfig, parts: Parts) -> tuple[dict, dict]:
 
 
 HEADS = {
-    "sequence": HeadSpec("last_token", (DenseSpec("classifier", "score", LABELS, bias=False),)),
+    "sequence": heads.last_token("score"),
     "causal_lm": HeadSpec("sequence_output", (AdaptiveSoftmaxSpec("crit"),)),
 }
 
