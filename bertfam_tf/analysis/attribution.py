@@ -113,7 +113,8 @@ def _target(
         if target is not None:
             raise ValueError(f"target must be None for a {type(task).__name__}, got {target!r}.")
         if task.head_name == "span":
-            return _best_span(words, logits)
+            context = task.fields.required[-1]
+            return _best_span([word for word in words if word.feature == context], logits)
         return [(0,) if logits.ndim else ()], "score"
     if logits.ndim == 1:
         if target is None:
@@ -141,9 +142,10 @@ def _target(
     )
 
 
-def _best_span(words: list[Word], logits: np.ndarray) -> tuple[list[tuple[int, ...]], str]:
+def _best_span(context: list[Word], logits: np.ndarray) -> tuple[list[tuple[int, ...]], str]:
     """Finds the best start and end in the context by logits (length, 2), and their words."""
-    context = [word for word in words if word.feature == words[-1].feature]
+    if not context:
+        raise ValueError("The context must have words, to explain an answer, got none.")
     scores = {
         (i, j): logits[first.tokens[0], 0] + logits[last.tokens[-1], 1]
         for i, first in enumerate(context)

@@ -45,10 +45,8 @@ def _states(task: Task, texts: Any, batch_size: int) -> list[np.ndarray]:
         tokens = {n: x for n, x in inputs.items() if n in task.backbone.token_inputs}
         states = task.backbone(tokens, training=False, outputs="hidden_states")["hidden_states"]
         mask = keras.ops.expand_dims(keras.ops.cast(inputs["padding_mask"], "float32"), -1)
-        means = [
-            keras.ops.convert_to_numpy(keras.ops.sum(x * mask, 1) / keras.ops.sum(mask, 1))
-            for x in states
-        ]
+        counts = keras.ops.maximum(keras.ops.sum(mask, 1), 1)  # an empty text may have no token
+        means = [keras.ops.convert_to_numpy(keras.ops.sum(x * mask, 1) / counts) for x in states]
         means_by_example.append(means)
     return [
         np.concatenate(layer).astype("float64") for layer in zip(*means_by_example, strict=True)

@@ -13,6 +13,7 @@ from bertfam_tf.models.base import plain_weights
 from bertfam_tf.sources import CheckpointError
 from bertfam_tf.text import CharacterTokenizer
 from bertfam_tf.training import tuning
+from tests import published
 from tests.selection import only_in
 from tests.test_families import _build, _inputs
 
@@ -265,6 +266,21 @@ def test_similarity(classifier, smallest):
     assert between.shape == (len(found), 2)
     assert (between > 0).all()
     assert (between <= 1 + 1e-5).all()
+
+
+def test_a_text_without_tokens_leaves_the_others_as_they_are():
+    """GPT-2's texts have no special tokens."""
+    task = published.task("TextClassifier", "gpt2")
+    vectors = analysis.mean_vectors(task, ["", *TEXTS])
+    assert not vectors[0].any()
+    np.testing.assert_allclose(vectors[1:], analysis.mean_vectors(task, TEXTS), atol=1e-5)
+
+
+def test_a_context_without_words_explains_no_answer(classifier):
+    task = bf.SpanQA(classifier.backbone, classifier.tokenizer, max_length=20, stride=4)
+    for question in ("what film?", ""):
+        with pytest.raises(ValueError, match="context must have words"):
+            analysis.explain(task, (question, ""))
 
 
 def test_refused(classifier):
