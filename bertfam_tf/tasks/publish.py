@@ -153,8 +153,9 @@ def write(
     pad_id = _pad_id(ids, configured, last)
     described: dict[str, Any] = {f"{role}_token_id": ids.get(role) for role in ("bos", "eos")}
     # Some families compute position ids from the config's pad id, so it is kept; heads that read
-    # the last token need the tokenizer's.
-    if pad_id is not None and (last or configured is None):
+    # the last token need the tokenizer's, and transformers loads no id outside of the vocabulary.
+    outside = configured is None or configured >= backbone.config.vocab_size
+    if pad_id is not None and (last or outside):
         described["pad_token_id"] = pad_id
     try:
         described["tokenizer_class"] = save_published(

@@ -164,6 +164,16 @@ def test_padding_where_the_last_token_is_read(tmp_path):
         assert said["padding_side"] == ("left" if family == "xlnet" else "right")
 
 
+def test_a_pad_id_outside_of_the_vocabulary(tmp_path):
+    """ModernBERT's default is an id of its own vocabulary; transformers loads no larger one."""
+    tokenizer = published.tokenizer("modernbert")
+    backbone = bf.build("modernbert", "tiny", vocab_size=tokenizer.vocab_size)
+    assert backbone.config.pad_id > tokenizer.vocab_size
+    task = bf.TextClassifier(backbone, tokenizer, labels=["no", "yes"])
+    task.save_pretrained(tmp_path / "out")
+    assert _read(tmp_path / "out", "config.json")["pad_token_id"] == tokenizer.pad_id
+
+
 @pytest.mark.full
 def test_lora_is_in_the_weights(tmp_path):
     task = published.task("TextClassifier", "bert")
