@@ -7,6 +7,7 @@ return wrong values.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -46,8 +47,8 @@ def with_input_checks(
 
     Args:
         function: takes one tensor for each of ``specs``, in their order.
-        specs: inputs by name. Leading dimensions of unknown size, such as the batch, must be equal
-            in all inputs.
+        specs: inputs by name. Their leading dimensions, as far as they are declared with the same
+            sizes, must be equal in all inputs: the batch, and of ids the length.
         limits: ranges of ids and the largest length.
 
     Returns:
@@ -81,7 +82,9 @@ def _equal_shapes(inputs: dict[str, tf.Tensor]) -> Iterator[tf.Operation]:
 
 
 def _length_axis(inputs: Mapping[str, Any]) -> int:
-    return min(tensor.shape.rank for tensor in inputs.values()) - 1
+    """The last of the leading dimensions that are declared with the same size in all inputs."""
+    sizes = zip(*(tensor.shape for tensor in inputs.values()), strict=False)
+    return len(list(itertools.takewhile(lambda size: len(set(size)) == 1, sizes))) - 1
 
 
 def _in_range(inputs: dict[str, tf.Tensor], limits: InputLimits) -> Iterator[tf.Operation]:

@@ -17,6 +17,7 @@ ANY = tf.TensorSpec([None, None], tf.string, "text")
 IDS = tf.TensorSpec([None, None], tf.int32, "ids")
 MASK = tf.TensorSpec([None, None], tf.int32, "mask")
 LISTS = tf.TensorSpec([None, None, None], tf.int32, "lists")
+CELL = tf.TensorSpec([None, 1], tf.string, "cell")
 IN_BATCHES = BatchingOptions(batch_timeout_micros=0)
 
 
@@ -51,6 +52,7 @@ def served(tmp_path_factory):
         "text": _guarded(_lengths, TEXT),
         "pair": _guarded(_lengths, TEXT, OTHER),
         "choice": _guarded(lambda t, c: _lengths(t[:, tf.newaxis], c), TEXT, CHOICES),
+        "columns": _guarded(_lengths, CELL, CHOICES),
         "batched": _guarded(batch_requests(_lengths, "lengths", IN_BATCHES), TEXT),
         "ids": _guarded(_sums, IDS, MASK, counts={"ids": 10, "mask": 2}, length=4),
         "full": _guarded(_sums, LISTS, allow_empty=False),
@@ -106,6 +108,12 @@ def test_inputs_of_different_numbers_of_rows(served):
     message = _refused(served, "ids", ids=ids, mask=ids[:, :1])
     assert "The first 2 dimensions must be equal in ids, mask" in message
     _refused(served, "ids", ids=ids, mask=ids[:1])
+
+
+def test_columns_of_different_widths(served):
+    answer = served.run("columns", {"cell": _texts(3, 1), "choices": _texts(3, 2)})
+    assert answer["y"].shape == (3, 2)
+    _refused(served, "columns", cell=_texts(1, 1), choices=_texts(3, 2))
 
 
 @pytest.mark.parametrize(
@@ -182,6 +190,7 @@ def test_guards_are_found_in_a_written_graph(tmp_path):
     signatures = {
         "guarded": _guarded(_lengths, TEXT, OTHER),
         "in_a_function": (lambda text: inner(text), [TEXT]),
+        "columns": _guarded(_lengths, CELL, CHOICES),
         "batched": _guarded(batch_requests(_lengths, "lengths", IN_BATCHES), TEXT),
         "none": (_lengths, [TEXT]),
         "of_one": (lambda text, x: {**half(text), "z": tf.strings.length(x)}, [TEXT, OTHER]),
