@@ -9,6 +9,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import bertfam_tf
 from bertfam_tf.export.endpoints import Endpoint
 from bertfam_tf.export.in_graph_batching import BatchingOptions
@@ -80,7 +82,9 @@ def write_card(
             if path.is_file()
         },
     }
-    file.write_text(json.dumps(card, indent=2, ensure_ascii=False) + "\n", "utf-8")
+    # Scores may be numpy's or TensorFlow's.
+    text = json.dumps(card, indent=2, ensure_ascii=False, default=lambda x: np.asarray(x).tolist())
+    file.write_text(text + "\n", "utf-8")
 
 
 def _described(endpoint: Endpoint) -> dict[str, Any]:

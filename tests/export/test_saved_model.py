@@ -14,7 +14,13 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 import bertfam_tf as bf
-from bertfam_tf.export import ExportError, endpoints, export_saved_model, saved_model
+from bertfam_tf.export import (
+    ExportError,
+    endpoints,
+    export_saved_model,
+    model_card,
+    saved_model,
+)
 from bertfam_tf.export.runtime import Code, ServingError, load
 from bertfam_tf.sources import sha256
 from bertfam_tf.text import load_tokenizer
@@ -70,6 +76,14 @@ def test_files(base, task):
         "bertfam.json",
         "tf_serving_warmup_requests",
     }
+
+
+def test_scores_of_other_libraries_in_the_card(task, tmp_path):
+    metrics = {"f1": np.float32(0.5), "rows": np.int64(3), "loss": tf.constant(0.25)}
+    file = tmp_path / "card.json"
+    model_card.write_card(file, tmp_path, task, {}, dtype="float32", batching=None, metrics=metrics)
+    card = json.loads(file.read_text("utf-8"))
+    assert card["metrics"] == {"f1": 0.5, "rows": 3, "loss": 0.25}
 
 
 def test_the_card(base, task):
