@@ -23,7 +23,13 @@ def _float(text: str) -> float:
     return value
 
 
-_DECODER = json.JSONDecoder(parse_float=_float)
+def _first_of_each(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns an object; of repeated names, the first counts, as in Serving's parser."""
+    document = dict(members)
+    return document if len(document) == len(members) else document | dict(reversed(members))
+
+
+_DECODER = json.JSONDecoder(parse_float=_float, object_pairs_hook=_first_of_each)
 
 
 def parse(body: bytes) -> dict[str, Any]:
