@@ -1,6 +1,7 @@
 """Clients that send half a request: they time out, and other clients are not slowed down."""
 
 import contextlib
+import http.client
 import socket
 import threading
 import time
@@ -10,7 +11,7 @@ import httpx
 import pytest
 import tensorflow as tf
 
-from bertfam_serve import running_server
+from bertfam_serve import rest_connections, running_server
 from bertfam_serve.rest_connections import Connections
 from tests.serving.half_plus import Stubs, predict_request
 from tests.support import slow_clients
@@ -66,6 +67,24 @@ def test_the_second_request_of_a_connection_has_a_deadline_too(impatient):
         assert connection.recv(4096).startswith(b"HTTP/1.1 200 ")
         connection.sendall(HALF["headers"])
         assert b"408" in rest_of(connection)
+
+
+def test_an_idle_connection_takes_a_next_request(impatient):
+    connection = http.client.HTTPConnection("127.0.0.1", impatient.port, timeout=30)
+    with contextlib.closing(connection):
+        for _ in range(2):
+            connection.request("GET", "/v1/models/model")
+            with connection.getresponse() as response:
+                assert (response.status, response.read()[:1]) == (200, b"{")
+            time.sleep(1.5)  # three times as long as headers may take
+
+
+def test_an_idle_connection_is_closed_without_an_answer(half_path, monkeypatch):
+    monkeypatch.setattr(rest_connections, "KEEP_ALIVE_S", 0.5)
+    with running_server(half_path) as server:
+        whole = HALF["headers"].replace(b"1000", b"18") + b"\r\n" + slow_clients._BODY
+        with connect(server, whole) as connection:
+            assert rest_of(connection).count(b"HTTP/1.1") == 1
 
 
 def test_a_client_that_says_nothing_is_closed(impatient):

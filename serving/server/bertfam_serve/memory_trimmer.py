@@ -1,9 +1,11 @@
 """Returns memory that the C library keeps after large requests to the operating system."""
 
 import ctypes
+import resource
 import sys
 
-_PAGE_KIB = 4
+# 64 KiB on some ARM systems.
+_PAGE_KIB = resource.getpagesize() >> 10
 _GROWTH_KIB = 128 << 10
 
 

@@ -20,6 +20,9 @@ from bertfam_serve import json_text
 MAX_CONNECTIONS = 1000
 HEADER_TIMEOUT_S = 10.0
 BODY_TIMEOUT_S = 60.0
+# Longer than load balancers and clients keep idle connections (60 s in most): a request on a
+# connection that is being closed is lost.
+KEEP_ALIVE_S = 75.0
 # Connections to accept in one iteration of the event loop.
 BACKLOG = 100
 _KERNEL_BACKLOG = 2048
@@ -160,7 +163,7 @@ class _Protocol(H11Protocol):
         self._connections = connections
         self._timeouts = timeouts
         self._number = -1
-        # The connection waits for a cycle's body, for headers (None), or for nothing (self).
+        # The connection waits for a cycle's body, headers, a next request, or nothing (self).
         self._awaited: object = self
         self._deadline: asyncio.TimerHandle | None = None
         self._reading: asyncio.TimerHandle | None = None
@@ -201,11 +204,6 @@ class _Protocol(H11Protocol):
             self._reading.cancel()
             self._reading = None
 
-    def timeout_keep_alive_handler(self) -> None:
-        super().timeout_keep_alive_handler()
-        # Closing waits until the client has read everything.
-        self.loop.call_later(self._timeouts.body_s, self.transport.abort)
-
     def shutdown(self) -> None:
         """Gives incomplete requests a deadline, so that they do not delay the shutdown."""
         super().shutdown()
@@ -223,13 +221,17 @@ class _Protocol(H11Protocol):
             self._awaited = self
             self._connections.mark_busy(self._number)
             return
-        awaited = None if awaits_headers else self.cycle
-        if awaited is self._awaited:
+        awaited: object = self.cycle
+        seconds = self._timeouts.body_s
+        if awaits_headers:
+            is_idle = self.cycle is not None and not self.conn.trailing_data[0]
+            awaited = "next request" if is_idle else "headers"
+            seconds = KEEP_ALIVE_S if is_idle else self._timeouts.headers_s
+        if awaited == self._awaited:
             return
         self._cancel()
         self._awaited = awaited
         self._connections.mark_waiting(self._number)
-        seconds = self._timeouts.headers_s if awaits_headers else self._timeouts.body_s
         self._deadline = self.loop.call_later(seconds, self._time_out)
 
     def _cancel(self) -> None:
@@ -241,9 +243,9 @@ class _Protocol(H11Protocol):
         self._deadline = None
         if self.transport.is_closing():
             return
-        can_answer = self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE)
+        state = self.conn.our_state
         # Clients that have sent nothing get no answer.
-        if can_answer and (self.cycle is not None or self.conn.trailing_data[0]):
+        if state is h11.SEND_RESPONSE or (state is h11.IDLE and self.conn.trailing_data[0]):
             self._answer_408()
         self.transport.close()
         # Also if the client does not read the answer or TLS's close_notify.

@@ -366,6 +366,7 @@ def _built(
                 rest_connections.ClientTimeouts(options.header_timeout_s, options.body_timeout_s),
             ),
             backlog=rest_connections.BACKLOG,
+            timeout_keep_alive=86_400,  # ``rest_connections`` has a shorter one
             lifespan="off",
             log_level="warning",
             access_log=False,
