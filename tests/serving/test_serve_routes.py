@@ -7,7 +7,7 @@ import anyio
 import httpx
 import pytest
 
-from bertfam_serve import Models, json_tensor, rest_api, running_server
+from bertfam_serve import Models, Options, json_tensor, rest_api, running_server
 
 AVAILABLE = {
     "model_version_status": [
@@ -241,7 +241,7 @@ def test_a_client_that_leaves_is_no_error(caplog):
     path = "/v1/models/zoo:predict"
     scope = {"type": "http", "method": "POST", "path": path, "raw_path": path.encode()}
     scope |= {"query_string": b"", "headers": []}
-    anyio.run(rest_api.app(Models()), scope, receive, send)
+    anyio.run(rest_api.app(Models(), Options()), scope, receive, send)
     assert sent[0]["status"] == 499
     assert not caplog.text
 

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bertfam_serve.inference import Observer
     from bertfam_serve.models import Models
-    from bertfam_serve.server import Options, RunningServer, running_server, serve
+    from bertfam_serve.options import Options
+    from bertfam_serve.server import RunningServer, running_server, serve
 
 # Imported when first used: importing TensorFlow takes seconds, and `--help` should not wait for it.
 _HOME = {
     "Models": "models",
     "Observer": "inference",
-    "Options": "server",
+    "Options": "options",
     "RunningServer": "server",
     "running_server": "server",
     "serve": "server",

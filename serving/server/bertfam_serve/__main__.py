@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import dataclasses
 import functools
 import sys
 from collections.abc import Callable
@@ -9,7 +10,10 @@ from typing import Any
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of the server; ``run`` takes the parsed result."""
+    """Adds the flags of the server; ``run`` takes the parsed result.
+
+    A flag whose destination is a field of ``Options`` sets this field.
+    """
     add = parser.add_argument
     add("base_path", nargs="?", help="directory with the versions 1/, 2/, …")
     add(
@@ -25,6 +29,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--model-config-file-poll-wait-seconds",
+        dest="config_poll_s",
         metavar="S",
         type=float,
         default=0.0,
@@ -32,6 +37,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--file-system-poll-wait-seconds",
+        dest="file_system_poll_s",
         metavar="S",
         type=float,
         default=1.0,
@@ -142,6 +148,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--header-timeout-seconds",
+        dest="header_timeout_s",
         metavar="S",
         type=float,
         default=10.0,
@@ -149,6 +156,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--body-timeout-seconds",
+        dest="body_timeout_s",
         metavar="S",
         type=float,
         default=60.0,
@@ -157,6 +165,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--grace-seconds",
+        dest="grace_s",
         metavar="S",
         type=float,
         default=30.0,
@@ -170,11 +179,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--rest-api-enable-cors-support",
+        dest="cors",
         action="store_true",
         help="allow pages of any origin to read REST responses",
     )
     add(
         "--max-num-load-retries",
+        dest="max_load_retries",
         metavar="N",
         type=int,
         default=5,
@@ -182,6 +193,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--load-retry-interval-seconds",
+        dest="retry_wait_s",
         metavar="S",
         type=float,
         default=60.0,
@@ -189,16 +201,19 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--allow-version-labels-for-unavailable-models",
+        dest="labels_for_unavailable",
         action="store_true",
         help="allow new labels for versions that are not available yet",
     )
     add(
         "--enable-grpc-healthcheck-service",
+        dest="health",
         action="store_true",
         help="serve gRPC's health service; needs grpcio-health-checking",
     )
     add(
         "--enable-serialization-as-tensor-content",
+        dest="tensor_content",
         action="store_true",
         help="write tensors in gRPC responses as bytes instead of typed fields",
     )
@@ -239,45 +254,25 @@ def run(options: argparse.Namespace) -> None:
     """
     from bertfam_serve import packed_weights
     from bertfam_serve.grpc_api import parse_channel_arguments
+    from bertfam_serve.options import Options
     from bertfam_serve.rest_connections import raise_file_limit
     from bertfam_serve.server import serve
 
     raise_file_limit(2 * options.max_connections)
     if options.base_path is not None:
         packed_weights.enable(options.base_path)
+    flags = vars(options)
+    arguments = {x.name: flags[x.name] for x in dataclasses.fields(Options) if x.name in flags}
+    arguments |= {
+        "grpc_port": None if options.grpc_port < 0 else options.grpc_port,
+        "grpc_channel_arguments": parse_channel_arguments(options.grpc_channel_arguments),
+        "timeout_s": options.rest_timeout_ms / 1000,
+        "session_config": _session_config(options),
+        "allow_reload_config": options.allow_reload_config or bool(options.api_key_file),
+    }
     with contextlib.ExitStack() as stack:
-        serve(
-            options.base_path,
-            config=options.model_config_file,
-            model_name=options.model_name,
-            host=options.host,
-            rest_port=options.rest_port,
-            grpc_port=None if options.grpc_port < 0 else options.grpc_port,
-            grpc_socket_path=options.grpc_socket_path,
-            grpc_channel_arguments=parse_channel_arguments(options.grpc_channel_arguments),
-            timeout_s=options.rest_timeout_ms / 1000,
-            max_body_bytes=options.max_body_bytes,
-            max_rows=options.max_rows,
-            max_text_bytes=options.max_text_bytes,
-            max_json_values=options.max_json_values,
-            max_rows_per_run=options.max_rows_per_run,
-            session_config=_session_config(options),
-            max_connections=options.max_connections,
-            max_grpc_calls=options.max_grpc_calls,
-            header_timeout_s=options.header_timeout_seconds,
-            body_timeout_s=options.body_timeout_seconds,
-            grace_s=options.grace_seconds,
-            allow_reload_config=options.allow_reload_config or bool(options.api_key_file),
-            cors=options.rest_api_enable_cors_support,
-            config_poll_s=options.model_config_file_poll_wait_seconds,
-            file_system_poll_s=options.file_system_poll_wait_seconds,
-            max_load_retries=options.max_num_load_retries,
-            retry_wait_s=options.load_retry_interval_seconds,
-            labels_for_unavailable=options.allow_version_labels_for_unavailable_models,
-            health=options.enable_grpc_healthcheck_service,
-            tensor_content=options.enable_serialization_as_tensor_content,
-            **_extensions(options, stack),
-        )
+        arguments |= _extensions(options, stack)
+        serve(options.base_path, config=options.model_config_file, **arguments)
 
 
 def _session_config(options: argparse.Namespace) -> Any:

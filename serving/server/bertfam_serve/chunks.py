@@ -12,7 +12,6 @@ from bertfam_tf.export.runtime import capi, tensor_protos
 from bertfam_tf.export.runtime.servable import Inputs, Servable
 from bertfam_tf.export.runtime.status import Code, ServingError
 
-MAX_ROWS_PER_RUN = 32
 # The largest size of a chunk's inputs, unless a single row is larger: 3,000 to 4,000 tokens.
 # TensorFlow checks deadlines between runs rather than within one, and keeps the memory of the
 # largest run: eight rows of 512 tokens in MiniLM take seconds and 170 MiB.

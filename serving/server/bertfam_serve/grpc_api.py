@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent import futures
 from typing import Any, NoReturn
 
@@ -18,15 +18,11 @@ from tensorflow_serving.apis import (
 from bertfam_serve import inference
 from bertfam_serve.http_status import shortened
 from bertfam_serve.models import Models
-from bertfam_serve.request_limits import RequestLimits
+from bertfam_serve.options import Options
 from bertfam_tf.export.runtime.status import Code, ServingError, invalid
 
 logger = logging.getLogger(__name__)
 
-THREADS = 64
-MAX_CALLS = 256
-MAX_CONNECTIONS = 1000
-MAX_MESSAGE_BYTES = 16 << 20
 # Idle connections are closed after this time; silent ones are sent keepalive pings.
 _IDLE_MS = 300_000
 _PING_MS = 60_000
@@ -90,67 +86,39 @@ class IncompleteCalls(grpc.ServerInterceptor):
                 self._waiting.pop(id(context), None)
 
 
-def server(
-    models: Models,
-    *,
-    limits: RequestLimits | None = None,
-    max_message_bytes: int = MAX_MESSAGE_BYTES,
-    max_calls: int = MAX_CALLS,
-    max_connections: int = MAX_CONNECTIONS,
-    handshake_timeout_s: float = 10.0,
-    allow_reload_config: bool = False,
-    observe: inference.Observer | None = None,
-    interceptors: Sequence[grpc.ServerInterceptor] = (),
-    channel_arguments: Sequence[tuple[str, Any]] = (),
-    as_content: bool = False,
-    health: bool = False,
-    threads: int = THREADS,
-) -> grpc.Server:
+def server(models: Models, options: Options, incomplete_calls: IncompleteCalls) -> grpc.Server:
     """Creates the gRPC server; the caller adds ports and starts it.
 
     A run is cancelled at its client's deadline.
 
     Args:
         models: the models to serve; ModelService can change them.
-        limits: limits of one request; None for the defaults of ``RequestLimits``.
-        max_message_bytes: longer messages are refused with RESOURCE_EXHAUSTED.
-        max_calls: the number of calls in progress or waiting; further calls are refused with
-            RESOURCE_EXHAUSTED.
-        max_connections: the number of connections; further connections are closed.
-        handshake_timeout_s: seconds for the HTTP/2 handshake.
-        allow_reload_config: whether any client may change the models with
-            HandleReloadConfigRequest; otherwise it is refused with PERMISSION_DENIED.
-        observe: called once per inference request.
-        interceptors: gRPC interceptors, for example for API keys.
-        channel_arguments: options of gRPC's core, such as ("grpc.max_connection_age_ms", 2000).
-        as_content: see ``inference.run``.
-        health: whether to serve ``grpc.health.v1.Health/Check`` for "", "ModelService" and
-            "PredictionService"; needs grpcio-health-checking.
-        threads: the number of requests that are handled concurrently.
+        options: the server's options.
+        incomplete_calls: limits the calls that wait for their message.
 
     Raises:
         ValueError: ``health`` is set and grpcio-health-checking is not installed.
     """
     grpc_server = grpc.server(
-        futures.ThreadPoolExecutor(threads, "bertfam_tf.grpc"),
-        interceptors=interceptors,
-        maximum_concurrent_rpcs=max_calls,
+        futures.ThreadPoolExecutor(options.grpc_threads, "bertfam_tf.grpc"),
+        interceptors=[*options.interceptors, incomplete_calls],
+        maximum_concurrent_rpcs=options.max_grpc_calls,
         options=[
-            ("grpc.max_receive_message_length", max_message_bytes),
+            ("grpc.max_receive_message_length", options.max_body_bytes),
             ("grpc.max_send_message_length", -1),
-            ("grpc.server_handshake_timeout_ms", int(handshake_timeout_s * 1000)),
+            ("grpc.server_handshake_timeout_ms", int(options.header_timeout_s * 1000)),
             ("grpc.max_connection_idle_ms", _IDLE_MS),
             ("grpc.keepalive_time_ms", _PING_MS),
             ("grpc.so_reuseport", 0),  # makes a port that is in use an error
-            ("grpc.max_allowed_incoming_connections", max_connections),
-            *channel_arguments,
+            ("grpc.max_allowed_incoming_connections", options.connections),
+            *options.grpc_channel_arguments,
         ],
     )
-    prediction = _PredictionService(models, limits or RequestLimits(), observe, as_content)
+    prediction = _PredictionService(models, options)
     prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(prediction, grpc_server)
-    service = _ModelService(models, allow_reload_config)
+    service = _ModelService(models, options.allow_reload_config)
     model_service_pb2_grpc.add_ModelServiceServicer_to_server(service, grpc_server)
-    if health:
+    if options.health:
         _add_health(grpc_server)
     return grpc_server
 
@@ -219,17 +187,9 @@ def _abort(context: grpc.ServicerContext, error: Exception) -> NoReturn:
 
 
 class _PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
-    def __init__(
-        self,
-        models: Models,
-        limits: RequestLimits,
-        observe: inference.Observer | None,
-        as_content: bool,
-    ) -> None:
+    def __init__(self, models: Models, options: Options) -> None:
         self._models = models
-        self._limits = limits
-        self._observe = observe
-        self._as_content = as_content
+        self._options = options
 
     def Predict(self, request: Any, context: grpc.ServicerContext) -> Any:
         return self._answer(request, context, "Predict")
@@ -256,13 +216,13 @@ class _PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
             0 if remaining_s is None else max(1, min(int(remaining_s * 1000), _MAX_TIMEOUT_MS))
         )
         try:
-            with inference.observed(self._observe, name, api, "GRPC"):
+            with inference.observed(self._options.observe, name, api, "GRPC"):
                 return inference.answer(
                     self._models,
                     request,
-                    limits=self._limits,
+                    limits=self._options.limits,
                     timeout_ms=timeout_ms,
-                    as_content=self._as_content,
+                    as_content=self._options.tensor_content,
                 )
         except Exception as error:
             _abort(context, error)

@@ -1,12 +1,10 @@
-"""The interface of servables with queues."""
+"""Requests that wait in a queue, without a thread for each of them."""
 
-from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Protocol
 
 import numpy as np
 
-from bertfam_tf.export.runtime.servable import Inputs, ServableLike
 from bertfam_tf.export.runtime.status import ServingError
 
 
@@ -24,17 +22,3 @@ class Pending(Protocol):
 
     def timeout_error(self) -> ServingError:
         """Returns the error of the request if its deadline passes before it is answered."""
-
-
-class QueuedServable(ServableLike, Protocol):
-    """A servable with queues, so that requests can wait without a thread for each of them."""
-
-    def submit(
-        self,
-        signature: str,
-        inputs: Inputs,
-        *,
-        outputs: Sequence[str] = (),
-        timeout_ms: int = 0,
-    ) -> Pending | None:
-        """As ``run``, but returns immediately; None if this request has to be passed to ``run``."""

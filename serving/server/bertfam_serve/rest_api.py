@@ -8,7 +8,7 @@ import re
 import time
 import urllib.parse
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import anyio
@@ -16,10 +16,9 @@ import anyio.to_thread
 import numpy as np
 from google.protobuf import json_format
 from starlette.applications import Starlette
-from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tensorflow_serving.apis import classification_pb2, model_pb2, regression_pb2
 
@@ -27,20 +26,18 @@ from bertfam_serve import inference, json_examples, json_tensor, json_text
 from bertfam_serve.http_status import HTTP_STATUS, shortened
 from bertfam_serve.model_server_config import MAX_VERSION
 from bertfam_serve.models import Models
+from bertfam_serve.options import Options
 from bertfam_serve.queued import Pending
-from bertfam_serve.request_limits import RequestLimits
 from bertfam_tf.export.runtime.servable import DEFAULT_SIGNATURE, ServableLike
 from bertfam_tf.export.runtime.status import Code, ServingError, invalid
 
 logger = logging.getLogger(__name__)
 
-TIMEOUT_S = 30.0
 CORS_HEADERS = {
     "Access-Control-Allow-Origin": "*",
     "Access-Control-Allow-Methods": "POST, GET",
     "Access-Control-Allow-Headers": "Content-Type",
 }
-MAX_BODY_BYTES = 16 << 20
 
 _API = re.compile(r"/v1/.*", re.IGNORECASE)
 _VERSION = r"(?:/versions/(?P<version>\d+)|/labels/(?P<label>[^/:]+))?"
@@ -89,35 +86,15 @@ class _TooLarge(ServingError):
         )
 
 
-def app(
-    models: Models,
-    *,
-    timeout_s: float = TIMEOUT_S,
-    max_body_bytes: int = MAX_BODY_BYTES,
-    limits: RequestLimits | None = None,
-    observe: inference.Observer | None = None,
-    cors: bool = False,
-    routes: Sequence[BaseRoute] = (),
-    middleware: Sequence[Middleware] = (),
-) -> Starlette:
+def app(models: Models, options: Options) -> Starlette:
     """Creates the app of the REST API.
 
-    Args:
-        models: the models to serve.
-        timeout_s: predictions that take longer are cancelled and answered with 504.
-        max_body_bytes: larger bodies, before or after gunzipping, are answered with 413. (Serving
-            does not limit the body, and limits gunzipped bodies to 100 MiB.)
-        limits: limits of one request; None for the defaults of ``RequestLimits``.
-        observe: called once per inference request.
-        cors: whether responses have CORS headers that allow pages of any origin to read them.
-        routes: Starlette routes that are tried before the API's, for example for metrics.
-        middleware: Starlette middleware around all routes, for example for API keys.
+    Serving does not limit bodies, and limits gunzipped bodies to 100 MiB.
     """
-    headers = CORS_HEADERS if cors else {}
-    api = _Api(models, timeout_s, max_body_bytes, limits or RequestLimits(), observe, headers)
     # One route for the whole API: Serving matches the raw path including the query string.
     return Starlette(
-        routes=[*routes, Route("/{path:path}", endpoint=api)], middleware=list(middleware)
+        routes=[*options.routes, Route("/{path:path}", endpoint=_Api(models, options))],
+        middleware=list(options.middleware),
     )
 
 
@@ -149,21 +126,10 @@ def answering_503(app: ASGIApp) -> ASGIApp:
 
 
 class _Api:
-    def __init__(
-        self,
-        models: Models,
-        timeout_s: float,
-        max_body_bytes: int,
-        limits: RequestLimits,
-        observe: inference.Observer | None,
-        headers: Mapping[str, str],
-    ) -> None:
+    def __init__(self, models: Models, options: Options) -> None:
         self._models = models
-        self._headers = headers
-        self._observe = observe
-        self._timeout_s = timeout_s
-        self._max_body_bytes = max_body_bytes
-        self._limits = limits
+        self._options = options
+        self._limits = options.limits
         self._handlers: dict[str, Callable[[_Target, bytes], bytes]] = {
             "predict": self._predict,
             "classify": self._classify,
@@ -173,7 +139,8 @@ class _Api:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         response = await self._answer(request)
-        response.headers.update(self._headers)
+        if self._options.cors:
+            response.headers.update(CORS_HEADERS)
         await response(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response:
@@ -207,7 +174,7 @@ class _Api:
             target = _target(_INFERENCE.fullmatch(path))
             # Serving matches the path ignoring case, but compares the verb exactly.
             if target and target.verb in self._handlers:
-                with inference.observed(self._observe, target.name, target.verb, "REST"):
+                with inference.observed(self._options.observe, target.name, target.verb, "REST"):
                     if target.verb == "predict" and not gzipped and len(body) <= _SMALL_BODY:
                         return await self._predict_small(target, body)
                     return await self._with_timeout(
@@ -228,19 +195,19 @@ class _Api:
         size = 0
         async for chunk in request.stream():
             size += len(chunk)
-            if size <= self._max_body_bytes:
+            if size <= self._options.max_body_bytes:
                 chunks.append(chunk)
             else:
                 chunks.clear()
-        if size > self._max_body_bytes:
-            raise _TooLarge(self._max_body_bytes)
+        if size > self._options.max_body_bytes:
+            raise _TooLarge(self._options.max_body_bytes)
         return b"".join(chunks)
 
     async def _with_timeout(self, work: functools.partial[bytes]) -> bytes:
         # The session enforces the deadline. This covers operations that ignore cancellation and
         # requests that are still waiting for a thread.
         try:
-            with anyio.fail_after(self._timeout_s + _GRACE_S):
+            with anyio.fail_after(self._options.timeout_s + _GRACE_S):
                 result = await anyio.to_thread.run_sync(
                     _result_or_error, work, abandon_on_cancel=True
                 )
@@ -257,12 +224,12 @@ class _Api:
 
     @property
     def _timeout_ms(self) -> int:
-        return max(1, int(self._timeout_s * 1000))
+        return max(1, int(self._options.timeout_s * 1000))
 
     def _infer(self, target: _Target, body: bytes, gzipped: bool) -> bytes:
         """Gunzips, decodes, runs and encodes, in a worker thread."""
         if gzipped:
-            body = _gunzip(body, self._max_body_bytes)
+            body = _gunzip(body, self._options.max_body_bytes)
         return self._handlers[target.verb](target, body)
 
     async def _predict_small(self, target: _Target, body: bytes) -> bytes:

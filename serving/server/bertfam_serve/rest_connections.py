@@ -17,9 +17,6 @@ from uvicorn.server import ServerState
 
 from bertfam_serve import json_text
 
-MAX_CONNECTIONS = 1000
-HEADER_TIMEOUT_S = 10.0
-BODY_TIMEOUT_S = 60.0
 # Longer than load balancers and clients keep idle connections (60 s in most): a request on a
 # connection that is being closed is lost.
 KEEP_ALIVE_S = 75.0
@@ -133,8 +130,8 @@ class ClientTimeouts(NamedTuple):
         body_s: seconds to send a request's body, and to read an answer that blocks.
     """
 
-    headers_s: float = HEADER_TIMEOUT_S
-    body_s: float = BODY_TIMEOUT_S
+    headers_s: float
+    body_s: float
 
 
 def protocol(connections: Connections, timeouts: ClientTimeouts) -> Any:

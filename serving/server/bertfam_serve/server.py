@@ -1,7 +1,6 @@
 """Runs the REST and gRPC servers: ``serve`` in the foreground, ``running_server`` in a thread."""
 
 import contextlib
-import dataclasses
 import functools
 import math
 import os
@@ -9,131 +8,21 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import grpc
 import uvicorn
-from starlette.middleware import Middleware
-from starlette.routing import BaseRoute
-from tensorflow.core.protobuf import config_pb2
 from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
 
-from bertfam_serve import chunks, grpc_api, inference, rest_api, rest_connections
+from bertfam_serve import grpc_api, rest_api, rest_connections
 from bertfam_serve.memory_trimmer import MemoryTrimmer
 from bertfam_serve.model_server_config import read_config
 from bertfam_serve.models import Models
+from bertfam_serve.options import Options
 from bertfam_serve.polling import PeriodicCall
-from bertfam_serve.request_limits import RequestLimits
-from bertfam_serve.servable_loader import AroundWarmUp, Wrap
 
-GRACE_S = 30.0
 _TRIM_S = 2.0
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """Options of a server. Each field is a keyword of ``serve`` and ``running_server``.
-
-    Attributes:
-        model_name: the name of the model under ``base_path``.
-        host: the address to listen on; "0.0.0.0" for all addresses.
-        rest_port: 0 picks a free port.
-        grpc_port: 0 picks a free port; None disables it.
-        grpc_socket_path: a Unix socket for gRPC, in addition to the port.
-        timeout_s: predictions over REST that take longer are answered with 504. Over gRPC the
-            client's deadline applies.
-        max_body_bytes: larger REST bodies, before or after gunzipping, are answered with 413,
-            larger gRPC messages with RESOURCE_EXHAUSTED.
-        max_rows: the largest number of rows, or of strings in one input, of a request; larger
-            requests are refused with INVALID_ARGUMENT, as with the next two limits.
-        max_text_bytes: the size of all strings of a request.
-        max_json_values: the number of values in a REST body.
-        max_rows_per_run: exports of bertfam run larger requests in chunks of this number of rows,
-            which bounds memory; 0 disables it. Other models run requests as a whole.
-        session_config: the configuration of sessions: threads and graph optimizations. The first
-            session of the process creates the thread pools.
-        max_connections: for REST and for gRPC each, reduced to what the limit on file descriptors
-            allows. Beyond it, REST closes the connection that has waited longest for its client,
-            and gRPC refuses the new one.
-        max_grpc_calls: the number of gRPC calls in progress or waiting; further calls are refused
-            with RESOURCE_EXHAUSTED.
-        header_timeout_s: seconds in which a client must send a request's headers; over gRPC,
-            complete the HTTP/2 handshake.
-        body_timeout_s: seconds in which a REST client must send a body, or read an answer that
-            blocks.
-        grace_s: seconds for requests in progress, over REST and gRPC, after the signal to stop.
-        allow_reload_config: whether any client may change the models with
-            HandleReloadConfigRequest, as Serving allows; otherwise it is refused with
-            PERMISSION_DENIED.
-        cors: whether REST responses have CORS headers that allow pages of any origin.
-        config_poll_s: seconds between two reads of the configuration file; 0 reads it once.
-        file_system_poll_s: seconds between two scans for new versions; 0 scans once.
-        max_load_retries: the same as in ``Models``.
-        retry_wait_s: the same as in ``Models``.
-        labels_for_unavailable: the same as in ``Models``.
-        wrap: the same as in ``Models``; wraps each ``Servable``, for example for dynamic batching.
-        around_warm_up: the same as in ``Models``.
-        observe: called once per inference request: see ``inference.Observer``.
-        routes: Starlette routes that are tried before the REST API, for example for metrics.
-        middleware: Starlette middleware around the REST API and ``routes``, outermost first.
-        interceptors: gRPC server interceptors, outermost first.
-        ssl: uvicorn's settings that start with ``ssl_``, such as {"ssl_certfile": …,
-            "ssl_keyfile": …}; they enable HTTPS.
-        grpc_credentials: the result of ``grpc.ssl_server_credentials``; None for plain text.
-        grpc_channel_arguments: options of gRPC's core, as pairs.
-        grpc_threads: the number of gRPC requests that are handled concurrently.
-        tensor_content: whether gRPC responses contain tensors as bytes instead of typed fields.
-        health: whether to serve gRPC's health service; needs grpcio-health-checking.
-    """
-
-    model_name: str = "model"
-    host: str = "127.0.0.1"
-    rest_port: int = 8501
-    grpc_port: int | None = 8500
-    grpc_socket_path: str | None = None
-    timeout_s: float = rest_api.TIMEOUT_S
-    max_body_bytes: int = rest_api.MAX_BODY_BYTES
-    max_rows: int = RequestLimits.max_rows
-    max_text_bytes: int = RequestLimits.max_text_bytes
-    max_json_values: int = RequestLimits.max_json_values
-    max_rows_per_run: int = chunks.MAX_ROWS_PER_RUN
-    session_config: config_pb2.ConfigProto | None = None
-    max_connections: int = rest_connections.MAX_CONNECTIONS
-    max_grpc_calls: int = grpc_api.MAX_CALLS
-    header_timeout_s: float = rest_connections.HEADER_TIMEOUT_S
-    body_timeout_s: float = rest_connections.BODY_TIMEOUT_S
-    grace_s: float = GRACE_S
-    allow_reload_config: bool = False
-    cors: bool = False
-    config_poll_s: float = 0.0
-    file_system_poll_s: float = 1.0
-    max_load_retries: int = 5
-    retry_wait_s: float = 60.0
-    labels_for_unavailable: bool = False
-    wrap: Wrap | None = None
-    around_warm_up: AroundWarmUp | None = None
-    observe: inference.Observer | None = None
-    routes: Sequence[BaseRoute] = ()
-    middleware: Sequence[Middleware] = ()
-    interceptors: Sequence[grpc.ServerInterceptor] = ()
-    ssl: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    grpc_credentials: grpc.ServerCredentials | None = None
-    grpc_channel_arguments: Sequence[tuple[str, Any]] = ()
-    grpc_threads: int = grpc_api.THREADS
-    tensor_content: bool = False
-    health: bool = False
-
-    @property
-    def limits(self) -> RequestLimits:
-        """The limits of one request."""
-        return RequestLimits(self.max_rows, self.max_text_bytes, self.max_json_values)
-
-    @property
-    def connections(self) -> int:
-        """The number of connections that each API may have in this process."""
-        has_grpc = self.grpc_port is not None or self.grpc_socket_path is not None
-        return rest_connections.connections_per_port(self.max_connections, 1 + has_grpc)
 
 
 class _GracePeriod:
@@ -348,18 +237,7 @@ def _built(
             models=models,
         )
         settings = uvicorn.Config(
-            rest_api.answering_503(
-                rest_api.app(
-                    models,
-                    timeout_s=options.timeout_s,
-                    max_body_bytes=options.max_body_bytes,
-                    limits=options.limits,
-                    observe=options.observe,
-                    cors=options.cors,
-                    routes=options.routes,
-                    middleware=options.middleware,
-                )
-            ),
+            rest_api.answering_503(rest_api.app(models, options)),
             loop="asyncio",
             http=rest_connections.protocol(
                 known,
@@ -396,21 +274,7 @@ def _start_grpc(
 ) -> tuple[grpc.Server | None, int | None]:
     if options.grpc_port is None and options.grpc_socket_path is None:
         return None, None
-    server = grpc_api.server(
-        models,
-        limits=options.limits,
-        max_message_bytes=options.max_body_bytes,
-        max_calls=options.max_grpc_calls,
-        max_connections=options.connections,
-        handshake_timeout_s=options.header_timeout_s,
-        allow_reload_config=options.allow_reload_config,
-        observe=options.observe,
-        interceptors=[*options.interceptors, incomplete_calls],
-        channel_arguments=options.grpc_channel_arguments,
-        as_content=options.tensor_content,
-        health=options.health,
-        threads=options.grpc_threads,
-    )
+    server = grpc_api.server(models, options, incomplete_calls)
     port = None
     if options.grpc_port is not None:
         host = f"[{options.host}]" if ":" in options.host else options.host
