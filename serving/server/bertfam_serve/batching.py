@@ -34,10 +34,15 @@ __all__ = ["BatchedServable", "Batcher", "BatchingParameters", "read_parameters"
 Arrays = dict[str, np.ndarray]
 
 
-class _Request:
-    """One call of ``run`` or ``submit``: its inputs, and a future of its outputs.
+class PendingRequest:
+    """A request in a queue, whose outputs are computed in one or more parts.
 
-    The outputs are computed in one or more parts.
+    Attributes:
+        inputs: input name to array.
+        deadline: seconds of the monotonic clock; infinity for no limit.
+        started: whether a part of it is being computed.
+        future: output name to array, or an exception that all requests of a batch share; it cannot
+            be cancelled.
     """
 
     def __init__(self, inputs: Arrays, deadline: float) -> None:
@@ -45,7 +50,7 @@ class _Request:
         self.deadline = deadline
         self.started = False
         self.future: concurrent.futures.Future[Arrays] = concurrent.futures.Future()
-        self.future.set_running_or_notify_cancel()  # whoever waits for it may not cancel it
+        self.future.set_running_or_notify_cancel()
         self._parts: list[Arrays | None] = []
         self._lock = threading.Lock()
 
@@ -71,6 +76,7 @@ class _Request:
                 self.future.set_exception(error)
 
     def timeout_error(self) -> ServingError:
+        """Returns the error of the request if its deadline passes before it is answered."""
         if not self.started:
             return _expired()
         return ServingError(Code.DEADLINE_EXCEEDED, "Timed out while the batch was being run")
@@ -79,7 +85,7 @@ class _Request:
 class _Task(NamedTuple):
     """A range of a request's rows that runs in one batch."""
 
-    request: _Request
+    request: PendingRequest
     part: int
     start: int
     size: int
@@ -113,7 +119,7 @@ class _Queue:
         self._parameters = parameters
         self._batches = collections.deque([_Batch()])
 
-    def put(self, request: _Request, size: int) -> None:
+    def put(self, request: PendingRequest, size: int) -> None:
         parameters, limit = self._parameters, self._parameters.rows_executed
         if size > parameters.max_batch_size:
             raise invalid(
@@ -209,7 +215,7 @@ class Batcher:
             self._queues.append(weakref.ref(queue))
         return queue
 
-    def submit(self, queue: _Queue, request: _Request, size: int) -> None:
+    def submit(self, queue: _Queue, request: PendingRequest, size: int) -> None:
         """Adds a request with ``size`` rows, at least one, to the queue.
 
         Raises:
@@ -340,7 +346,7 @@ class BatchedServable:
 
     def submit(
         self, signature: str, inputs: Inputs, *, outputs: Sequence[str] = (), timeout_ms: int = 0
-    ) -> _Request | None:
+    ) -> PendingRequest | None:
         """Queues a request and returns when it is in its queue.
 
         Returns:
@@ -355,7 +361,7 @@ class BatchedServable:
         if arrays is None or size == 0 or not self._fits(signature, arrays):
             return None
         deadline = time.monotonic() + timeout_ms / 1000 if timeout_ms else math.inf
-        request = _Request(arrays, deadline)
+        request = PendingRequest(arrays, deadline)
         self._batcher.submit(self._queue(signature, frozenset(outputs)), request, size)
         return request
 

@@ -3,7 +3,7 @@
 import contextlib
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 from tensorflow_serving.apis import (
     get_model_metadata_pb2,
@@ -12,6 +12,7 @@ from tensorflow_serving.apis import (
     predict_pb2,
 )
 
+from bertfam_serve.models import Models
 from bertfam_serve.request_limits import RequestLimits
 from bertfam_tf.export.runtime import requests
 from bertfam_tf.export.runtime.servable import ServableLike
@@ -22,13 +23,6 @@ Observer = Callable[[str, str, str, Code, float], None]
 request; the API as Serving names it ("predict", "classify", "regress"; over gRPC "Predict",
 "Classify", "Regress", "MultiInference"); the entrypoint ("REST" or "GRPC"); the status; the
 duration in seconds."""
-
-
-class ModelFinder(Protocol):
-    """Looks up the model of a request: ``Models``."""
-
-    def find_spec(self, spec: model_pb2.ModelSpec) -> tuple[int, ServableLike]:
-        """Returns the version that a request asks for, and its servable."""
 
 
 @contextlib.contextmanager
@@ -78,7 +72,7 @@ def signature_map(servable: ServableLike) -> get_model_metadata_pb2.SignatureDef
 
 
 def answer(
-    models: ModelFinder,
+    models: Models,
     request: Any,
     *,
     limits: RequestLimits | None = None,

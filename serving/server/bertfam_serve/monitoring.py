@@ -19,7 +19,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from bertfam_serve import text_format
-from bertfam_serve.queued import Pending
+from bertfam_serve.batching import PendingRequest
 from bertfam_tf.export.runtime.servable import DEFAULT_SIGNATURE, Inputs, ServableLike
 from bertfam_tf.export.runtime.status import Code, ServingError, invalid
 
@@ -178,11 +178,13 @@ class TimedServable:
         self._observe(signature, start)
         return outputs
 
-    def submit(self, signature: str, inputs: Inputs, **options: Any) -> Pending | None:
+    def submit(self, signature: str, inputs: Inputs, **options: Any) -> PendingRequest | None:
         """Queues a request if the servable has queues, otherwise returns None."""
         submit = getattr(self._servable, "submit", None)
         start = time.perf_counter()
-        pending: Pending | None = None if submit is None else submit(signature, inputs, **options)
+        pending: PendingRequest | None = (
+            None if submit is None else submit(signature, inputs, **options)
+        )
         if pending is not None:
 
             def observe(future: Future[dict[str, np.ndarray]]) -> None:

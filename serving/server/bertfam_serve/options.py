@@ -109,6 +109,11 @@ class Options:
     health: bool = False
 
     @property
+    def url_host(self) -> str:
+        """The host as in URLs: IPv6 addresses have brackets."""
+        return f"[{self.host}]" if ":" in self.host else self.host
+
+    @property
     def limits(self) -> RequestLimits:
         """The limits of one request."""
         return RequestLimits(self.max_rows, self.max_text_bytes, self.max_json_values)

@@ -23,11 +23,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tensorflow_serving.apis import classification_pb2, model_pb2, regression_pb2
 
 from bertfam_serve import inference, json_examples, json_tensor, json_text
+from bertfam_serve.batching import PendingRequest
 from bertfam_serve.http_status import HTTP_STATUS, shortened
 from bertfam_serve.model_server_config import MAX_VERSION
 from bertfam_serve.models import Models
 from bertfam_serve.options import Options
-from bertfam_serve.queued import Pending
 from bertfam_tf.export.runtime.servable import DEFAULT_SIGNATURE, ServableLike
 from bertfam_tf.export.runtime.status import Code, ServingError, invalid
 
@@ -235,7 +235,7 @@ class _Api:
     async def _predict_small(self, target: _Target, body: bytes) -> bytes:
         """As ``_predict``; only requests that are not in a batching queue occupy a thread."""
         request, servable = self._decode(target, body)
-        submit: Callable[..., Pending | None] | None = getattr(servable, "submit", None)
+        submit: Callable[..., PendingRequest | None] | None = getattr(servable, "submit", None)
         pending = submit and submit(request.signature, request.inputs, timeout_ms=self._timeout_ms)
         if pending is None:
             work = functools.partial(self._run_and_encode, servable, request)
@@ -327,7 +327,7 @@ def _result_or_error(work: functools.partial[bytes]) -> bytes | ServingError:
         return error.with_traceback(None)
 
 
-async def _outputs(pending: Pending) -> dict[str, np.ndarray]:
+async def _outputs(pending: PendingRequest) -> dict[str, np.ndarray]:
     """Waits for the outputs of a request in a queue."""
     remaining_s = pending.deadline - time.monotonic()
     waiting = asyncio.wrap_future(pending.future)

@@ -5,10 +5,11 @@ uvicorn has no such limits, so clients with incomplete requests could block all 
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import resource
 import socket
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import h11
 import uvicorn
@@ -16,6 +17,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from bertfam_serve import json_text
+
+if TYPE_CHECKING:
+    from bertfam_serve.options import Options
 
 # Longer than load balancers and clients keep idle connections (60 s in most): a request on a
 # connection that is being closed is lost.
@@ -122,25 +126,9 @@ class Listener(socket.socket):
         super().listen(max(backlog, _KERNEL_BACKLOG))
 
 
-class ClientTimeouts(NamedTuple):
-    """Time limits for clients.
-
-    Attributes:
-        headers_s: seconds to send a request's line and headers.
-        body_s: seconds to send a request's body, and to read an answer that blocks.
-    """
-
-    headers_s: float
-    body_s: float
-
-
-def protocol(connections: Connections, timeouts: ClientTimeouts) -> Any:
-    """Returns HTTP/1.1 with these limits, for ``uvicorn.Config(http=…)``."""
-
-    def make(**arguments: Any) -> asyncio.Protocol:
-        return _Protocol(connections, timeouts, **arguments)
-
-    return make
+def protocol(connections: Connections, options: "Options") -> Any:
+    """Returns HTTP/1.1 with the options' limits, for ``uvicorn.Config(http=…)``."""
+    return functools.partial(_Protocol, connections, options)
 
 
 class _Protocol(H11Protocol):
@@ -149,7 +137,7 @@ class _Protocol(H11Protocol):
     def __init__(
         self,
         connections: Connections,
-        timeouts: ClientTimeouts,
+        options: "Options",
         *,
         config: uvicorn.Config,
         server_state: ServerState,
@@ -158,7 +146,7 @@ class _Protocol(H11Protocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._connections = connections
-        self._timeouts = timeouts
+        self._options = options
         self._number = -1
         # The connection waits for a cycle's body, headers, a next request, or nothing (self).
         self._awaited: object = self
@@ -193,7 +181,7 @@ class _Protocol(H11Protocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._reading = self.loop.call_later(self._timeouts.body_s, self.transport.abort)
+        self._reading = self.loop.call_later(self._options.body_timeout_s, self.transport.abort)
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -219,11 +207,11 @@ class _Protocol(H11Protocol):
             self._connections.mark_busy(self._number)
             return
         awaited: object = self.cycle
-        seconds = self._timeouts.body_s
+        seconds = self._options.body_timeout_s
         if awaits_headers:
             is_idle = self.cycle is not None and not self.conn.trailing_data[0]
             awaited = "next request" if is_idle else "headers"
-            seconds = KEEP_ALIVE_S if is_idle else self._timeouts.headers_s
+            seconds = KEEP_ALIVE_S if is_idle else self._options.header_timeout_s
         if awaited == self._awaited:
             return
         self._cancel()

@@ -25,21 +25,6 @@ from bertfam_serve.polling import PeriodicCall
 _TRIM_S = 2.0
 
 
-class _GracePeriod:
-    """The grace period of a shutdown, which starts when it is first asked for."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._end: float | None = None
-
-    def remaining_s(self) -> float:
-        """Seconds until it ends."""
-        now = time.monotonic()
-        if self._end is None:
-            self._end = now + self._seconds
-        return max(0.0, self._end - now)
-
-
 class RunningServer(NamedTuple):
     """A server that accepts requests.
 
@@ -203,7 +188,8 @@ def _built(
         session_config=options.session_config,
     )
     known = rest_connections.Connections(options.connections)
-    grace = _GracePeriod(options.grace_s)
+    # The grace period starts when it is first asked for.
+    grace_end = functools.cache(lambda: time.monotonic() + options.grace_s)
     with contextlib.ExitStack() as stack:
         stack.callback(models.close)
         _load(models, base_path, config, options)
@@ -215,7 +201,7 @@ def _built(
         grpc_server, grpc_port = _start_grpc(models, options, incomplete_calls)
 
         def stop_grpc() -> threading.Event | None:
-            remaining_s = grace.remaining_s()
+            remaining_s = max(0.0, grace_end() - time.monotonic())
             incomplete_calls.cancel()
             return None if grpc_server is None else grpc_server.stop(remaining_s)
 
@@ -224,8 +210,7 @@ def _built(
         stack.callback(trimmer.close)
         for poller in _pollers(models, config, options):
             stack.callback(poller.close)
-        host = f"[{options.host}]" if ":" in options.host else options.host
-        port = listener.getsockname()[1]
+        host, port = options.url_host, listener.getsockname()[1]
         name, version = _single_model(models)
         running = RunningServer(
             url=f"{'https' if options.ssl else 'http'}://{host}:{port}",
@@ -239,10 +224,7 @@ def _built(
         settings = uvicorn.Config(
             rest_api.answering_503(rest_api.app(models, options)),
             loop="asyncio",
-            http=rest_connections.protocol(
-                known,
-                rest_connections.ClientTimeouts(options.header_timeout_s, options.body_timeout_s),
-            ),
+            http=rest_connections.protocol(known, options),
             backlog=rest_connections.BACKLOG,
             timeout_keep_alive=86_400,  # ``rest_connections`` has a shorter one
             lifespan="off",
@@ -277,8 +259,7 @@ def _start_grpc(
     server = grpc_api.server(models, options, incomplete_calls)
     port = None
     if options.grpc_port is not None:
-        host = f"[{options.host}]" if ":" in options.host else options.host
-        address = f"{host}:{options.grpc_port}"
+        address = f"{options.url_host}:{options.grpc_port}"
         port = grpc_api.listen(server, address, options.grpc_credentials)
     if options.grpc_socket_path is not None:
         path = os.path.abspath(options.grpc_socket_path)
@@ -297,12 +278,11 @@ def _pollers(
     if options.config_poll_s > 0 and config is not None:
         if isinstance(config, ModelServerConfig):
             raise ValueError("config_poll_s needs the path of a configuration file, not a message")
-        reload = functools.partial(_reload, models, config)
-        yield PeriodicCall(reload, options.config_poll_s, "bertfam_tf.configuration")
-
-
-def _reload(models: Models, path: str | os.PathLike[str]) -> None:
-    models.configure(read_config(path))
+        yield PeriodicCall(
+            lambda: models.configure(read_config(config)),
+            options.config_poll_s,
+            "bertfam_tf.configuration",
+        )
 
 
 def _single_model(models: Models) -> tuple[str, int]:

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import html
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from fastapi import FastAPI
 from nicegui import run, ui
@@ -20,6 +20,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import Receive, Scope, Send
 
 from bertfam_serve import ui_answers
+from bertfam_serve.models import Models
 from bertfam_serve.ui_html import STYLE, markup
 from bertfam_tf.attention_html import attention_html, page
 from bertfam_tf.export.runtime.status import ServingError
@@ -31,16 +32,6 @@ _PAGE_STYLE = """
 body { background: #f1f5f9; }
 .card { width: 100%; border-radius: .9rem; padding: 1.4rem 1.6rem; }
 """
-
-
-class ServedModels(Protocol):
-    """The part of ``Models`` that the page uses."""
-
-    def names(self) -> list[str]:
-        """Returns the names of the current models."""
-
-    def find(self, name: str) -> tuple[int, Any]:
-        """Returns the latest version of a model, and its servable."""
 
 
 class Page:
@@ -59,7 +50,7 @@ class Page:
                 "There is already a page in this process, and NiceGUI supports one app per process."
             )
         Page._made = True
-        self._models: ServedModels | None = None
+        self._models: Models | None = None
         self._app = FastAPI(openapi_url=None)
         ui.run_with(
             self._app,
@@ -77,7 +68,7 @@ class Page:
             Mount(_PATH, self._serve),
         )
 
-    def show(self, models: ServedModels, url: str = "") -> None:
+    def show(self, models: Models, url: str = "") -> None:
         """Shows these models on the page.
 
         Args:
@@ -111,7 +102,7 @@ class Page:
 class _ModelForm:
     """Input fields, a button, and the answer."""
 
-    def __init__(self, models: ServedModels) -> None:
+    def __init__(self, models: Models) -> None:
         self._models = models
         names = models.names()
         self._name, self._question = names[0], ""
