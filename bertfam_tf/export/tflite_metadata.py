@@ -66,7 +66,7 @@ class _SubGraph:
 
 
 class _Metadata:
-    NAME, DESCRIPTION, VERSION, SUBGRAPHS, LICENSE, PARSER = 0, 1, 2, 3, 5, 7
+    NAME, DESCRIPTION, SUBGRAPHS, PARSER = 0, 1, 3, 7
 
 
 class _Model:
@@ -77,7 +77,7 @@ class Metadata(NamedTuple):
     """The metadata of a file.
 
     Fields:
-        name, description, version, license: texts; "" if missing.
+        name, description: texts; "" if missing.
         inputs, outputs: the names of the tensors, in the file's order.
         tokenizer: the tokenizer's file, ``VOCABULARY`` or ``SENTENCEPIECE``; "" if the app
             tokenizes.
@@ -86,8 +86,6 @@ class Metadata(NamedTuple):
 
     name: str
     description: str
-    version: str
-    license: str
     inputs: list[str]
     outputs: list[str]
     tokenizer: str
@@ -99,8 +97,6 @@ def with_metadata(
     *,
     name: str,
     description: str = "",
-    version: str = "",
-    license: str = "",
     vocabulary: Sequence[str] | bytes | None = None,
     labels: Sequence[str] = (),
 ) -> bytes:
@@ -111,7 +107,7 @@ def with_metadata(
 
     Args:
         model: the file's content; tensors get the names that its single signature has for them.
-        name, description, version, license: texts for people.
+        name, description: texts for people.
         vocabulary: the WordPiece tokens in the order of their ids, or the content of a
             SentencePiece model; the inputs must be ``ids``, ``mask`` and ``segment_ids``, int32 (1,
             length). None if the app tokenizes.
@@ -145,8 +141,6 @@ def with_metadata(
     texts = {
         _Metadata.NAME: name,
         _Metadata.DESCRIPTION: description,
-        _Metadata.VERSION: version,
-        _Metadata.LICENSE: license,
         _Metadata.PARSER: _PARSER,
     }
     metadata = _metadata(texts, [*inputs], [*outputs], files)
@@ -195,8 +189,6 @@ def read_metadata(model: bytes) -> Metadata | None:
         return Metadata(
             name=root.text(_Metadata.NAME),
             description=root.text(_Metadata.DESCRIPTION),
-            version=root.text(_Metadata.VERSION),
-            license=root.text(_Metadata.LICENSE),
             inputs=[x.text(_Tensor.NAME) for x in graph.tables(_SubGraph.INPUTS)],
             outputs=[x.text(_Tensor.NAME) for x in outputs],
             tokenizer="".join(tokenizers),

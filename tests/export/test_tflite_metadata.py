@@ -67,8 +67,6 @@ def span_model(tmp_path_factory):
 TEXTS = {
     "name": "SST-2",
     "description": "Größe 日本語 🙂",
-    "version": "3",
-    "license": "Apache-2.0",
 }
 
 
@@ -146,7 +144,7 @@ def _zipped(model):
 def test_metadata_are_those_of_the_published_schema(written):
     metadata = _metadata(written)
     assert metadata.content[4:8] == b"M001"
-    assert [metadata.text(field) for field in (0, 1, 2, 5)] == [*TEXTS.values()]
+    assert [metadata.text(field) for field in (0, 1)] == [*TEXTS.values()]
     assert metadata.text(7) == "1.1.0"
     [graph] = metadata.tables(3)
     [output] = graph.tables(3)
@@ -195,7 +193,7 @@ def test_reader_reads_what_was_written(written, span_model, model):
     assert found.tokenizer == "vocab.txt"
     assert found.files == _zipped(written)[1]
     bare = read_metadata(with_metadata(span_model, name="spans"))
-    assert (bare.tokenizer, bare.files, bare.license) == ("", {}, "")
+    assert (bare.tokenizer, bare.files, bare.description) == ("", {}, "")
     assert sorted(bare.outputs) == ["end_logits", "start_logits"]
     assert read_metadata(model) is None
 
