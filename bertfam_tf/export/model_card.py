@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,8 @@ import numpy as np
 import bertfam_tf
 from bertfam_tf.export.endpoints import Endpoint
 from bertfam_tf.export.in_graph_batching import BatchingOptions
+from bertfam_tf.export.int8_product import KERNEL
+from bertfam_tf.export.runtime.loader import CARD, EXTRA
 from bertfam_tf.export.text_model import TextModel
 from bertfam_tf.sources import sha256
 from bertfam_tf.tasks import MultiTask, Task
@@ -22,7 +23,6 @@ _LIBRARIES = ("tensorflow", "tensorflow-text", "keras")
 
 
 def write_card(
-    file: Path,
     directory: Path,
     task: Task | MultiTask | TextModel,
     endpoints: dict[str, Endpoint],
@@ -30,7 +30,6 @@ def write_card(
     dtype: str,
     batching: BatchingOptions | None,
     metrics: dict[str, Any] | None,
-    kernels: Sequence[str] = (),
     int8: dict[str, Any] | None = None,
     bfloat16: dict[str, Any] | None = None,
 ) -> None:
@@ -44,14 +43,12 @@ def write_card(
     ``batching``; ``metrics``; ``versions`` of libraries; and ``sha256`` of every file.
 
     Args:
-        file: the card.
         directory: the export, in which all other files have been written.
         task: the exported task.
         endpoints: the endpoints by the name of the signature.
         dtype: the dtype of stored matrices.
         batching: the graph's own batching, if any.
         metrics: the scores of the training run.
-        kernels: the value of ``kernels`` in the card.
         int8: the layers in int8 and in float32 (``Int8Layers.describe``), the ``agreement`` of
             answers with float32, and ``fallback``, the name of the model directory with the same
             version in float32, if there is one.
@@ -67,7 +64,7 @@ def write_card(
         "labels": labels.get("", labels),
         "signatures": {name: _described(endpoint) for name, endpoint in endpoints.items()},
         "dtype": dtype,
-        "kernels": list(kernels),
+        "kernels": [] if int8 is None else [KERNEL],
         "int8": int8,
         "bfloat16": bfloat16,
         "batching": None if batching is None else dataclasses.asdict(batching),
@@ -84,7 +81,7 @@ def write_card(
     }
     # Scores may be numpy's or TensorFlow's.
     text = json.dumps(card, indent=2, ensure_ascii=False, default=lambda x: np.asarray(x).tolist())
-    file.write_text(text + "\n", "utf-8")
+    (directory / EXTRA / CARD).write_text(text + "\n", "utf-8")
 
 
 def _described(endpoint: Endpoint) -> dict[str, Any]:

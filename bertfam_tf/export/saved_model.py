@@ -20,9 +20,9 @@ from bertfam_tf.export import guards
 from bertfam_tf.export.calibration import calibration_examples
 from bertfam_tf.export.endpoints import Endpoint, endpoints
 from bertfam_tf.export.in_graph_batching import BatchingOptions
-from bertfam_tf.export.int8 import KERNEL, Int8Layers
+from bertfam_tf.export.int8 import Int8Layers
 from bertfam_tf.export.model_card import write_card
-from bertfam_tf.export.runtime.loader import CARD, EXTRA, load
+from bertfam_tf.export.runtime.loader import EXTRA, load
 from bertfam_tf.export.runtime.servable import DEFAULT_SIGNATURE, Servable
 from bertfam_tf.export.runtime.status import Code, ServingError
 from bertfam_tf.export.signatures import signatures
@@ -30,6 +30,7 @@ from bertfam_tf.export.text_model import TextModel
 from bertfam_tf.export.warmup import write_warmup
 from bertfam_tf.export.weights import Precision, StoredWeights, check_precision
 from bertfam_tf.tasks import MultiTask, Task
+from bertfam_tf.validation import in_range
 
 _LABELS = "labels"
 # Rows of the warm-up requests: a single text, and a batch of more than a hundred tokens. Products
@@ -111,9 +112,10 @@ def export_saved_model(
 
     Raises:
         FileExistsError: if the version exists.
-        ValueError: if the version is below 0, which Serving ignores, or the task has no such
-            option; or, for ``"int8"``, there are several tasks, calibration texts are missing, this
-            TensorFlow lacks the kernel, or the task has no dense layer that keeps its accuracy.
+        ValueError: if the version is not an integer of at least 0 (Serving ignores others), or the
+            task has no such option; or, for ``"int8"``, there are several tasks, calibration texts
+            are missing, this TensorFlow lacks the kernel, or the task has no dense layer that keeps
+            its accuracy.
         ExportError: if the graph would not run in Serving, its outputs differ from the task's, or
             it accepts requests that do not match its signatures.
         OSError: if writing fails, for example because the disk is full; no version was added.
@@ -121,8 +123,8 @@ def export_saved_model(
     if isinstance(task, keras.Model) and not isinstance(task, Task | MultiTask):
         task = TextModel(task)
     base = Path(directory)
-    if version is not None and version < 0:
-        raise ValueError(f"version must be at least 0, got {version}.")
+    if version is not None:
+        in_range("version", version, at_least=0, integer=True)
     _check_precision(dtype, calibration)
     if dtype not in ("int8", "bfloat16") and fallback:
         raise ValueError(
@@ -259,11 +261,10 @@ def _make(
         int8 = {**layers.describe(), "agreement": agreement, "fallback": fallback}
     bfloat16 = weights.describe_bfloat16()
     write_card(
-        *(extra / CARD, directory, task, traced),
+        *(directory, task, traced),
         dtype=dtype,
         batching=batching,
         metrics=metrics,
-        kernels=() if layers is None else (KERNEL,),
         int8=int8,
         bfloat16=None if bfloat16 is None else {**bfloat16, "fallback": fallback},
     )

@@ -91,20 +91,19 @@ class StoredWeights:
             for layer in task_layers
             if isinstance(layer, keras.layers.Dropout) and hasattr(layer, "seed_generator")
         }
-        tied = {id(x.table()) for x in task_layers if isinstance(x, TiedOutput) and x.built}
-        stores: dict[str, Callable[[Any], StoredWeight | None]] = {
-            "bfloat16": lambda x: None if id(x) in tied else _table_to_bfloat16(x),
-            "bfloat16-weights": _to_bfloat16,
-            "int8-weights": _to_int8,
-            "int8": _table_to_int8,
-        }
-        self._stored: dict[int, StoredWeight] = {}
-        if self._layers is not None:
-            self._stored |= self._layers.tables()
-        for variable in task.weights if precision in stores else ():
-            is_stored = id(variable) in self._stored
-            if len(variable.shape) > 1 and variable.dtype == "float32" and not is_stored:
-                stored = stores[precision](variable)
+        self._stored = {} if self._layers is None else dict(self._layers.tables())
+        left_out = set(self._stored)
+        if precision == "bfloat16":
+            left_out |= {
+                id(x.table()) for x in task_layers if isinstance(x, TiedOutput) and x.built
+            }
+        store = _to_int8 if precision.startswith("int8") else _to_bfloat16
+        for variable in task.weights if precision != "float32" else ():
+            is_matrix = len(variable.shape) > 1 and variable.dtype == "float32"
+            # In the others, dense layers have weights of their own.
+            is_converted = precision.endswith("-weights") or _is_large_table(variable)
+            if is_matrix and is_converted and id(variable) not in left_out:
+                stored = store(variable)
                 if stored is not None:
                     self._stored[id(variable)] = stored
 
@@ -176,14 +175,8 @@ def _is_table(variable: Any) -> bool:
     return variable.name.startswith("embedding")
 
 
-def _table_to_bfloat16(variable: Any) -> StoredWeight | None:
-    large = variable.shape[0] > SMALL_TABLE
-    return _to_bfloat16(variable) if _is_table(variable) and large else None
-
-
-def _table_to_int8(variable: Any) -> StoredWeight | None:
-    large = variable.shape[0] > SMALL_TABLE
-    return _to_int8(variable) if _is_table(variable) and large else None
+def _is_large_table(variable: Any) -> bool:
+    return _is_table(variable) and variable.shape[0] > SMALL_TABLE
 
 
 def _to_int8(variable: Any) -> StoredWeight | None:

@@ -80,9 +80,9 @@ def test_files(base, task):
 
 def test_scores_of_other_libraries_in_the_card(task, tmp_path):
     metrics = {"f1": np.float32(0.5), "rows": np.int64(3), "loss": tf.constant(0.25)}
-    file = tmp_path / "card.json"
-    model_card.write_card(file, tmp_path, task, {}, dtype="float32", batching=None, metrics=metrics)
-    card = json.loads(file.read_text("utf-8"))
+    (tmp_path / "assets.extra").mkdir()
+    model_card.write_card(tmp_path, task, {}, dtype="float32", batching=None, metrics=metrics)
+    card = json.loads((tmp_path / "assets.extra" / "bertfam.json").read_text("utf-8"))
     assert card["metrics"] == {"f1": 0.5, "rows": 3, "loss": 0.25}
 
 
@@ -299,6 +299,8 @@ def test_versions(quick, task, tmp_path):
             export_saved_model(task, tmp_path, version=version)
     with pytest.raises(ValueError, match="version must be at least 0, got -1"):
         export_saved_model(task, tmp_path, version=-1)
+    with pytest.raises(ValueError, match="version must be an integer"):
+        export_saved_model(task, tmp_path, version=2.5)
 
 
 def test_what_a_killed_export_left_goes_even_if_its_version_is_there(quick, task, tmp_path):
