@@ -1,6 +1,8 @@
 """Metrics by name, for recipes and ``compile``."""
 
+import inspect
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import keras
@@ -9,6 +11,9 @@ from bertfam_tf.metrics.classification import AUC, F1, Matthews, MicroF1, Precis
 from bertfam_tf.metrics.correlation import Pearson, Spearman
 from bertfam_tf.metrics.ranking import MRR, NDCG
 
+# The target of a token without a label: every token of a word but the first.
+UNLABELLED = -1
+_BINARY = (keras.metrics.BinaryAccuracy, keras.metrics.FBetaScore)
 METRICS: dict[str, Callable[[], keras.metrics.Metric]] = {
     "auc": AUC,
     "f1": F1,
@@ -36,31 +41,40 @@ def of_logits(function: Any, module: Any) -> Any:
     """Returns a loss or metric of Keras that takes logits, which tasks compute.
 
     Args:
-        function: a name, function, class or object; for a name, function or class, the result has
-            ``from_logits=True``, or a threshold of 0. Anything else is returned unchanged.
+        function: a name, function, class or object. The result for the first three has
+            ``from_logits=True``, or a threshold of 0; everything else is returned unchanged.
         module: ``keras.losses`` or ``keras.metrics``.
 
     Raises:
         ValueError: for an object that takes probabilities.
     """
-    name = function if isinstance(function, str) else getattr(function, "__name__", "")
-    if isinstance(function, str) or getattr(module, name, None) is function:
-        name = _ALIASES.get(name.lower(), name)
-        found = getattr(module, "".join(word[:1].upper() + word[1:] for word in name.split("_")), None)
-        known = {} if found is None else inspect.signature(found).parameters
-        options: dict[str, Any] = {"from_logits": True} if "from_logits" in known else {}
-        if "ignore_class" in known:
-            options["ignore_class"] = UNLABELLED
-        if found is keras.metrics.BinaryAccuracy:
-            options["threshold"] = 0.0
-        return found(**options) if found is not None and options else function
     if isinstance(function, keras.losses.Loss | keras.metrics.Metric):
         config = function.get_config()
-        expected = "from_logits=True" if config.get("from_logits") is False else None
-        if isinstance(function, _WITH_THRESHOLD) and config.get("threshold") == _HALF:
-            expected = "threshold=0.0, for a probability of 0.5,"
-        if expected:
-            raise ValueError(
-                f"{type(function).__name__} must have {expected} because tasks compute logits."
-            )
-    return function
+        if config.get("from_logits") is False:
+            expected = "from_logits=True"
+        elif isinstance(function, _BINARY) and config.get("threshold") == 0.5:
+            expected = "threshold=0.0, which is a probability of 0.5"
+        else:
+            return function
+        name = type(function).__name__
+        raise ValueError(f"{name} must have {expected}, because tasks compute logits.")
+    kind = _kind(function, module)
+    known = {} if kind is None else inspect.signature(kind).parameters
+    options: dict[str, Any] = {"from_logits": True} if "from_logits" in known else {}
+    if "ignore_class" in known:
+        options["ignore_class"] = UNLABELLED
+    if kind is keras.metrics.BinaryAccuracy:
+        options["threshold"] = 0.0
+    return function if kind is None or not options else kind(**options)
+
+
+def _kind(function: Any, module: Any) -> Any:
+    """Returns Keras' class for a name, function or class; None if there is none."""
+    if isinstance(function, str):
+        # Keras chooses a function for some names, such as "accuracy", by the targets.
+        with suppress(ValueError):
+            function = module.get(function)
+    name = getattr(function, "__name__", type(function).__name__)
+    kind = getattr(module, "".join(word[:1].upper() + word[1:] for word in name.split("_")), None)
+    known = (kind, getattr(module, name, None))
+    return kind if function in known or isinstance(function, kind or ()) else None

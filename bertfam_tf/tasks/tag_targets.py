@@ -12,12 +12,12 @@ import tensorflow as tf
 from bertfam_tf.data.errors import MARK
 from bertfam_tf.data.inputs import LABEL, TEXT
 from bertfam_tf.data.labels import index_of, not_listed
+from bertfam_tf.metrics.table import UNLABELLED
 from bertfam_tf.objectives.objective import SumAndCount
 from bertfam_tf.tasks.components import NO_LABELS, Targets
 from bertfam_tf.text.splitting import Split
 from bertfam_tf.training.learner import mean_loss
 
-UNLABELLED = -1
 _SHOWN = 40
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -15,7 +14,7 @@ from bertfam_tf.data.inputs import LANGUAGE, TEXTS, batches
 from bertfam_tf.data.tables import Columns
 from bertfam_tf.data.targets import Target
 from bertfam_tf.hints import Hinted, hint
-from bertfam_tf.metrics import by_name
+from bertfam_tf.metrics.table import by_name, of_logits
 from bertfam_tf.models import Backbone
 from bertfam_tf.names import unknown
 from bertfam_tf.objectives.objective import Supervised
@@ -246,7 +245,8 @@ class Task(Hinted, TaskStorage, TaskInference, TaskTraining):
                 make = getattr(self._parts, name)
                 if make is not None and name not in kwargs:
                     kwargs[name] = make()
-        super().compile(optimizer, keras.tree.map_structure(_of_logits, loss), **kwargs)
+        loss = keras.tree.map_structure(lambda one: of_logits(one, keras.losses), loss)
+        super().compile(optimizer, loss, **kwargs)
         self.forget_graphs()
 
     def evaluate(
@@ -465,19 +465,3 @@ def _check_sizes(backbone: Backbone, tokenizer: Tokenizer, options: Options) -> 
 
 def _ids(shape: tuple[int, ...]) -> str:
     return f"{shape[0]} ids of characters" if shape else "one id"
-
-
-def _of_logits(loss: Any) -> Any:
-    """Returns a loss for logits: a name or function of Keras with ``from_logits=True``."""
-    name = loss if isinstance(loss, str) else getattr(loss, "__name__", "")
-    if isinstance(loss, str) or getattr(keras.losses, name, None) is loss:
-        by_class = "".join(word[:1].upper() + word[1:] for word in name.split("_"))
-        kind = getattr(keras.losses, by_class, None)
-        if kind is not None and "from_logits" in inspect.signature(kind).parameters:
-            return kind(from_logits=True)
-    if isinstance(loss, keras.losses.Loss) and loss.get_config().get("from_logits") is False:
-        raise ValueError(
-            f"{type(loss).__name__} must have from_logits=True, because tasks compute logits, got "
-            "False; or omit the loss."
-        )
-    return loss

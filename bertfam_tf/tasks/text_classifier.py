@@ -33,8 +33,6 @@ from bertfam_tf.tasks.task import Task
 from bertfam_tf.text import Tokenizer
 from bertfam_tf.training.learner import mean_loss
 
-_METRICS_OF_ONE_SCORE = (keras.metrics.AUC, keras.metrics.Precision, keras.metrics.Recall)
-
 
 @dataclass(frozen=True)
 class ClassifierOptions(PairOptions):
@@ -97,6 +95,13 @@ class TextClassifier(Task):
     labels_type = targets.Name
     problem_type = "single_label_classification"
     ranked_scores = True
+    # Keras' metrics that do not take one logit for each label.
+    _unusable_metrics: ClassVar[tuple[type, ...]] = (
+        keras.metrics.AUC,
+        keras.metrics.BinaryAccuracy,
+        keras.metrics.Precision,
+        keras.metrics.Recall,
+    )
 
     def __init__(
         self,
@@ -127,16 +132,20 @@ class TextClassifier(Task):
         Raises:
             ValueError: for Keras' metrics of one score per example, which these logits are not.
         """
-        metrics = kwargs.get("metrics")
-        for metric in metrics if isinstance(metrics, list | tuple) else ():
-            if type(metric) in _METRICS_OF_ONE_SCORE:
-                name = type(metric).__name__
-                raise ValueError(
-                    f"keras.metrics.{name} takes one score per example, but TextClassifier has one "
-                    f'per label; for two labels use the name "{name.lower()}" or '
-                    f"bertfam_tf.metrics.{name}."
-                )
+        if isinstance(kwargs.get("metrics"), list | tuple):
+            kwargs["metrics"] = [by_name(metric) for metric in kwargs["metrics"]]
+            for metric in kwargs["metrics"]:
+                self._check_metric(metric)
         super().compile(optimizer, loss, **kwargs)
+
+    def _check_metric(self, metric: Any) -> None:
+        if type(metric) in self._unusable_metrics:
+            name = type(metric).__name__
+            raise ValueError(
+                f"keras.metrics.{name} takes one score per example, but {type(self).__name__} has "
+                f'one per label; for two labels use the name "{name.lower()}" or '
+                f"bertfam_tf.metrics.{name}."
+            )
 
     def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> TaskComponents:
         labels = options.labels
