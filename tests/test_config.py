@@ -2,11 +2,13 @@
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import pytest
 import yaml
 
+from bertfam_tf.cli import main
 from bertfam_tf.recipes.reading import expand, load_recipe, load_run, with_defaults
 from bertfam_tf.recipes.schema import DistillRecipe, MultiTaskRecipe, PretrainRecipe, Recipe
 from bertfam_tf.training.settings import TrainConfig
@@ -113,8 +115,10 @@ def test_a_batch_has_examples_or_tokens(recipe, tmp_path):
         ),
         ({"train": {"learning_rate": "fast"}}, '"train.learning_rate" - should be "float"'),
         ({"data": {"train": "t", "label": False}}, "data.label is False; a name such as no needs"),
-        ({"data": {"train": "t", "labels": {0: "a"}}}, '"data.labels".*numbers need quotes'),
-        ({"data": {"train": "t", "labels": [0, 1]}}, '"data.labels".*numbers need quotes'),
+        ({"data": {"train": "t", "labels": {0: "a"}}}, '"data.labels".*0 and no need quotes'),
+        ({"data": {"train": "t", "labels": [False, True]}}, '"data.labels".*no need quotes'),
+        ({"train": {"class_weights": {0: 1}}}, '"train.class_weights".*0 and no need quotes'),
+        ({"train": {"learning_rate": float("inf")}}, "train.learning_rate must be .*finite"),
         ({"output": None}, '"output" - should be "str"'),
     ],
     ids=str,
@@ -131,6 +135,29 @@ def test_recipes_of_distillation(tmp_path):
     assert loaded.train is loaded.stages[-1].train
     file.write_text(loaded.to_yaml())
     assert load_run(file) == loaded
+
+
+@pytest.mark.parametrize(
+    ("command", "values", "error"),
+    [
+        ("train", DISTILLED, "a recipe of distillation, which bertfam distill runs; expected one"),
+        ("sweep", DISTILLED, "of distillation, .*expected one of fine-tuning or several tasks"),
+        ("train", {"model": {"family": "bert"}}, "of pretraining, which bertfam pretrain runs"),
+        ("pretrain", {"model": {"path": "p"}}, "of fine-tuning, .*expected one of pretraining"),
+        ("distill", {"model": {"path": "p"}}, "of fine-tuning, which bertfam train runs"),
+        ("plan", {"tasks": {}}, "of several tasks, which bertfam train runs; expected one of pre"),
+        ("pretrain", {}, 'missing value for field "model"'),
+        ("pretrain", {"model": {}}, 'missing value for field "model.family"'),
+    ],
+)
+def test_a_recipe_of_another_command(command, values, error, tmp_path, capsys):
+    file = tmp_path / "recipe.yaml"
+    file.write_text(
+        yaml.safe_dump({"output": "o", "data": {"train": ["t"], "dev": ["t"]}} | values)
+    )
+    over = ["--over", "train.seed=0"] if command == "sweep" else []
+    assert main([command, str(file), *over]) == 2
+    assert re.search(error, capsys.readouterr().err)
 
 
 def _stage(**keys):
@@ -206,7 +233,10 @@ def test_invalid_files(tmp_path):
         ("output: !!timestamp x", "is not YAML"),
         ("output: 2001-99-99", "is not YAML"),
         ("output: " + "x" * 300_000, "has 300,008 bytes; expected at most 262,144"),
-        ("output: o\nmodel: {path: p}\ndata: {train: t}\ntrain: {epsilon: .nan}", "not a finite"),
+        (
+            "output: o\nmodel: {path: p}\ndata: {train: t}\ntrain: {epsilon: .nan}",
+            "epsilon must be .*finite",
+        ),
     ],
 )
 def test_texts_that_expand(recipe, text, error):

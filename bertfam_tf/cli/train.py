@@ -20,9 +20,10 @@ def add(commands: Commands) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from bertfam_tf.recipes.reading import load_run
+    from bertfam_tf.recipes.reading import load_recipe
+    from bertfam_tf.recipes.schema import MultiTaskRecipe, Recipe
 
-    recipe = load_run(options.recipe, options.override)
+    recipe = load_recipe(options.recipe, options.override, Recipe | MultiTaskRecipe)
     from bertfam_tf.plan import flops_per_token
     from bertfam_tf.recipes.multi_task import train
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 import re
 import typing
 import warnings
 from pathlib import Path
+from types import UnionType
 from typing import Any
 
 import dacite
@@ -18,9 +18,17 @@ from bertfam_tf.names import unknown
 from bertfam_tf.recipes.renamed import with_new_names
 from bertfam_tf.recipes.schema import DistillRecipe, MultiTaskRecipe, PretrainRecipe, Recipe
 
+# What each kind of recipe describes, and the command that runs it.
+_KINDS = {
+    Recipe: ("fine-tuning", "train"),
+    MultiTaskRecipe: ("several tasks", "train"),
+    PretrainRecipe: ("pretraining", "pretrain"),
+    DistillRecipe: ("distillation", "distill"),
+}
+
 
 def load_recipe(
-    file: str | Path, overrides: list[str] | tuple[str, ...] = (), kind: type = Recipe
+    file: str | Path, overrides: list[str] | tuple[str, ...] = (), kind: type | UnionType = Recipe
 ) -> Any:
     """Reads a recipe.
 
@@ -28,23 +36,46 @@ def load_recipe(
         file: the YAML file.
         overrides: ``key=value`` with dotted keys into sections and lists, such as
             ``train.epochs=1`` or ``stages.0.steps=10``; the value is YAML.
-        kind: the class of the recipe, such as ``Recipe`` or ``PretrainRecipe``.
+        kind: the class of the recipe, such as ``PretrainRecipe``, or a union of classes.
 
     Raises:
-        ValueError: if the file is missing or not a YAML mapping; or a key is unknown (the error
-            names the nearest one), missing, or has a value of another type.
+        ValueError: if the file is missing, not a YAML mapping or a recipe of another kind; or a key
+            is unknown (the error names the nearest one), missing, or has a value of another type.
     """
     path = Path(file)
     return build_with(read_values(path), overrides, path, kind)
 
 
 def build_with(
-    values: dict[str, Any], overrides: list[str] | tuple[str, ...], path: Path, kind: type
+    values: dict[str, Any],
+    overrides: list[str] | tuple[str, ...],
+    path: Path,
+    kind: type | UnionType,
 ) -> Any:
-    """Builds the dataclass of a recipe with overrides, which change ``values``; see ``build``."""
+    """Builds the dataclass of a recipe with overrides, which change ``values``.
+
+    Args:
+        values, path: the same as for ``build``.
+        overrides, kind: the same as for ``load_recipe``.
+    """
     for override in overrides:
-        _override(values, override)
-    return build(values, path, kind)
+        key, value = parse_override(override)
+        try:
+            set_value(values, key, value)
+        except ValueError as error:
+            raise ValueError(f"{override!r}: {error}") from None
+    model, actual = values.get("model"), kind_of(values)
+    if isinstance(kind, type) and not (isinstance(model, dict) and "path" in model):
+        # Without a model the kind is open, and the error names what is missing.
+        actual = kind if actual is Recipe else actual
+    if not issubclass(actual, kind):
+        expected = " or ".join(_KINDS[x][0] for x in typing.get_args(kind) or [kind])
+        about, command = _KINDS[actual]
+        raise ValueError(
+            f"{path} is a recipe of {about}, which bertfam {command} runs; expected one of "
+            f"{expected}."
+        )
+    return build(values, path, actual)
 
 
 def read_values(path: Path) -> dict[str, Any]:
@@ -68,14 +99,14 @@ def kind_of(values: dict[str, Any]) -> type:
         return DistillRecipe
     if "tasks" in values:
         return MultiTaskRecipe
-    return PretrainRecipe if isinstance(model, dict) and "path" not in model else Recipe
+    if isinstance(model, dict) and "path" not in model and {"family", "size"} & model.keys():
+        return PretrainRecipe
+    return Recipe
 
 
 def load_run(file: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> Any:
     """Reads a ``Recipe``, ``MultiTaskRecipe`` or ``DistillRecipe``; see ``load_recipe``."""
-    values = read_values(Path(file))
-    kind = kind_of(values)
-    return build_with(values, overrides, Path(file), Recipe if kind is PretrainRecipe else kind)
+    return load_recipe(file, overrides, Recipe | MultiTaskRecipe | DistillRecipe)
 
 
 def with_defaults(text: str, kind: type) -> str:
@@ -112,14 +143,6 @@ def parse_override(override: str) -> tuple[str, Any]:
             f"An override must be key=value, such as train.epochs=1, got {override!r}."
         )
     return key, parsing.parse_yaml(text, f"The value of {override!r}")
-
-
-def _override(values: dict[str, Any], override: str) -> None:
-    key, value = parse_override(override)
-    try:
-        set_value(values, key, value)
-    except ValueError as error:
-        raise ValueError(f"{override!r}: {error}") from None
 
 
 def set_value(values: dict[str, Any], key: str, value: Any) -> None:
@@ -194,8 +217,9 @@ def build(values: dict[str, Any], path: Path, kind: type) -> Any:
         return dacite.from_dict(kind, values, dacite.Config(type_hooks={float: _number}))
     except (dacite.DaciteError, ValueError) as error:
         hint = ""
-        if getattr(error, "field_path", None) == "data.labels":
-            hint = '; numbers need quotes, as in {"0": negative}'
+        field = getattr(error, "field_path", None) or ""
+        if field.endswith(("data.labels", "train.class_weights")):
+            hint = '; labels such as 0 and no need quotes, as in {"0": "no"}'
         raise ValueError(f"{path}: {error}{hint}") from None
 
 
@@ -237,9 +261,6 @@ def _number(value: Any) -> Any:
     # YAML 1.1 reads 5e-5 as a string, and 1 as an integer. Other values are kept, so that dacite
     # names their field in its error.
     try:
-        number = float(value)
+        return float(value)
     except (TypeError, ValueError, OverflowError):
         return value
-    if not math.isfinite(number):
-        raise ValueError(f"{value} is not a finite number.")
-    return number

@@ -138,7 +138,7 @@ class EmbedderTrainer(TextLearner):
             raise ValueError(unknown("objective", objective, get_args(Similarity)))
         if prompts is not None and len(prompts) != 2:
             raise ValueError(f"prompts must be two names, got {prompts}.")
-        if temperature <= 0:
+        if not 0 < temperature < float("inf"):
             raise ValueError(f"temperature must be positive, got {temperature}.")
         if mini_batch_size is not None and mini_batch_size < 1:
             raise ValueError(f"mini_batch_size must be at least 1, got {mini_batch_size}.")
