@@ -12,13 +12,13 @@ from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
 
-from bertfam_tf import parsing
 from bertfam_tf.plan.layout import GIB, Devices, Plan, StagePlan
 from bertfam_tf.plan.memory import peak_memory
 from bertfam_tf.plan.stages import StageSpec, stage_specs
 from bertfam_tf.plan.trace import Step, trace
 from bertfam_tf.recipes.reading import load_recipe
 from bertfam_tf.recipes.schema import PretrainRecipe, Recipe
+from bertfam_tf.validation import in_range
 
 _log = logging.getLogger(__name__)
 # Keras keeps weights, moments and the sums of accumulated gradients in float32.
@@ -34,15 +34,9 @@ def read(file: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> Pretr
         overrides: ``section.field=value`` for fields that differ from the file.
 
     Raises:
-        ValueError: for a recipe of distillation, and as ``recipes.load_recipe`` does.
+        ValueError: as for ``recipes.load_recipe``.
     """
-    values = parsing.read_yaml(Path(file)) if Path(file).is_file() else {}
-    values = values if isinstance(values, dict) else {}
-    if "teacher" in values or "student" in values:
-        raise ValueError(f"{file} is a distillation; plans are of pretraining and fine-tuning.")
-    model = values.get("model")
-    pretraining = isinstance(model, dict) and "path" not in model
-    return load_recipe(file, overrides, PretrainRecipe if pretraining else Recipe)
+    return load_recipe(file, overrides, PretrainRecipe | Recipe)
 
 
 def plan(recipe: PretrainRecipe | Recipe, devices: Devices, steps: int | None = None) -> Plan:
@@ -76,6 +70,8 @@ def plan(recipe: PretrainRecipe | Recipe, devices: Devices, steps: int | None = 
             or shapes that depend on values (an adaptive softmax); the task's head is over the
             vocabulary; or the devices cannot divide the batch, heads or widths.
     """
+    if steps is not None:
+        in_range("steps", steps, at_least=1, integer=True)
     specs = [
         (spec, cache(partial(trace, spec.network, devices.dtype)))
         for spec in stage_specs(recipe, steps)
@@ -112,7 +108,7 @@ def flops_per_token(
     except Exception as error:  # a number in the log must not end a training
         _log.info("FLOPs are not counted: %s", error)
         return None
-    return sum(op.flops for op in step.ops) / spec.length
+    return sum(op.flops for op in step.ops) / (spec.rows * spec.length)
 
 
 def _stage(spec: StageSpec, devices: Devices, traced: Callable[[int], Step]) -> StagePlan:

@@ -62,7 +62,7 @@ def stage_specs(recipe: PretrainRecipe | Recipe, steps: int | None) -> Iterator[
     if settings.batch_size is None and recipe.data.format == "stream":
         raise ValueError("train.batch_size must be a number for pretraining on a stream, got null.")
     if not recipe.stages:
-        count = steps or settings.steps
+        count = settings.steps if steps is None else steps
         if count is None:
             raise ValueError("The recipe has no train.steps: give the number of steps.")
         length = recipe.data.length
@@ -178,18 +178,25 @@ def _batch_size(settings: TrainConfig, length: int) -> int:
 
 def _fine_tuning(recipe: Recipe, steps: int | None) -> StageSpec:
     settings = recipe.train
+    steps = settings.steps if steps is None else steps
     checkpoint = Checkpoint(str(expand(recipe.model.path)), **recipe.model.overrides)
     length = recipe.model.max_length or getattr(checkpoint.config, "max_positions", None)
     if length is None:
         raise ValueError("model.max_length must be a number for a model without positions.")
     size = _batch_size(settings, length)
-    rows = _rows_of_columns(recipe)
-    if steps is None:
+    cls = tasks.task_class(recipe.task)
+    counts = {
+        name: len(column) if isinstance(column, list) else 1
+        for name, column in (columns(recipe.data) or {}).items()
+        if name != "label"
+    }
+    rows = cls.rows_per_example(counts)
+    # A single column of choices, or RACE's format, does not say how many there are.
+    if steps is None or ("choices" in cls.fields.required and rows == 1):
         data = read_split(recipe.data, "train", recipe.task)
-        steps = -(-int(data.cardinality()) // size) * settings.epochs
+        steps = steps or -(-int(data.cardinality()) // size) * settings.epochs
         if "choices" in data.element_spec[0]:
             rows = data.element_spec[0]["choices"].shape[0]
-    cls = tasks.task_class(recipe.task)
     name = cls.head_of(checkpoint.family.name) or ""
     spec = checkpoint.family.heads.get(name)
     unknown_head = spec is None or isinstance(
@@ -220,15 +227,6 @@ def _fine_tuning(recipe: Recipe, steps: int | None) -> StageSpec:
         return StepNetwork([backbone] if head is None else [backbone, head], backbone, loss)
 
     return StageSpec(length, size, steps, network, rows)
-
-
-def _rows_of_columns(recipe: Recipe) -> int:
-    counts = {
-        name: len(column) if isinstance(column, list) else 1
-        for name, column in (columns(recipe.data) or {}).items()
-        if name != "label"
-    }
-    return tasks.task_class(recipe.task).rows_per_example(counts)
 
 
 def placeholders(shapes: Any) -> Any:

@@ -226,6 +226,10 @@ def test_fine_tuning(tiny, tmp_path, capsys):
     assert main(arguments) == 0
     whole = json.loads(capsys.readouterr().out)["stages"][0]
     assert (whole["steps"], whole["length"], whole["device_batch"]) == (6, 16, 4)
+    assert main([*arguments[:2], "train.steps=9", *arguments[2:]]) == 0
+    assert json.loads(capsys.readouterr().out)["stages"][0]["steps"] == 9
+    assert main([*arguments, "--steps", "0"]) == 2
+    assert "steps must be at least 1, got 0" in capsys.readouterr().err
     # Without gradients of the blocks two thirds of the products are left out.
     assert main([*arguments[:2], "model.frozen=backbone", *arguments[2:]]) == 0
     frozen = json.loads(capsys.readouterr().out)["stages"][0]
@@ -294,7 +298,7 @@ def test_the_old_name_of_mfu(recipe):
         ({}, {"dtype": "float8"}, "dtype must be one of float32, mixed_bfloat16"),
         ({"train": {"steps": None}}, {}, "no train.steps"),
         ({"train": {"batch_size": None, "batch_tokens": 9}}, {}, "batch_tokens must be at least"),
-        ({"teacher": "a"}, {}, "is a distillation"),
+        ({"teacher": "a"}, {}, "of distillation, .*; expected one of pretraining or fine-tuning"),
         ({"objectives": {"mlmm": 1.0}}, {}, "Unknown objective 'mlmm'. Did you mean 'mlm'"),
     ],
 )
@@ -317,3 +321,23 @@ def test_models_with_loops():
 
     with pytest.raises(ValueError, match="recurrent networks, cannot be planned"):
         trace(network, "float32", 2)
+
+
+@pytest.mark.parametrize("task", ["MultipleChoice", "TextEmbedder"])
+def test_flops_per_token_of_examples_with_several_texts(tiny, tmp_path, task):
+    columns = {
+        "MultipleChoice": {"text": "q", "choices": ["a", "b", "c", "d"]},
+        "TextEmbedder": {"text": "q", "text_pair": "a"},
+    }
+    values = {
+        "output": "run",
+        "model": {"path": str(tiny), "max_length": 16},
+        "task": task,
+        "data": {"train": "x.tsv", "columns": columns[task]},
+        "train": {"steps": 9},
+    }
+    file = tmp_path / "recipe.yaml"
+    file.write_text(yaml.safe_dump(values))
+    [stage] = planned(file).stages
+    assert stage.steps == 9
+    assert plan.flops_per_token(plan.read(file), 16) == stage.flops_per_token
