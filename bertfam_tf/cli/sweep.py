@@ -41,8 +41,8 @@ def run(options: argparse.Namespace) -> None:
     values: dict[str, Values] = {}
     for axis in options.over:
         key, equals, listed = axis.partition("=")
-        if not equals or not key or not listed:
-            raise ValueError(f"--over must be KEY=VALUE,VALUE, got {axis!r}.")
+        if not equals or not key or not listed or key in values:
+            raise ValueError(f"--over must be KEY=VALUE,VALUE, once for each key, got {axis!r}.")
         values[key] = values_of(key, listed)
     if (options.trials is None) == (options.search == "random"):
         raise ValueError(

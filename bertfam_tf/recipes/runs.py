@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import os
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +16,8 @@ from bertfam_tf.files import PNG, atomic, check_kind
 from bertfam_tf.names import unknown
 from bertfam_tf.recipes.directory import HISTORY, METRICS, RECIPE, Flops, flat, is_run
 from bertfam_tf.recipes.multi_task import train
-from bertfam_tf.recipes.reading import expand, load_run
+from bertfam_tf.recipes.reading import expand, load_recipe
+from bertfam_tf.recipes.schema import MultiTaskRecipe, Recipe
 from bertfam_tf.recipes.search_space import Values, combinations
 from bertfam_tf.training.callbacks.best import direction
 from bertfam_tf.training.callbacks.history import History
@@ -196,15 +197,13 @@ def sweep(
     """
     if not values or not all(values.values()):
         raise ValueError("A sweep needs at least one key with values, such as train.seed=0,1,2.")
-    base = load_run(file, overrides)
     recipes = []
     for combination in combinations(values, search, trials, seed):
         pairs = list(zip(values, combination, strict=True))
         chosen = [f"{key}={value}" for key, value in pairs]
-        names = [f"{key.rpartition('.')[2]}={value}" for key, value in pairs]
-        name = _directory_name(",".join(names))
-        output = f"output={json.dumps(f'{base.output}/{name}')}"
-        recipes.append(load_run(file, [*overrides, *chosen, output]))
+        recipe = load_recipe(file, [*overrides, *chosen], Recipe | MultiTaskRecipe)
+        name = ",".join(f"{key.rpartition('.')[2]}={value}" for key, value in pairs)
+        recipes.append(replace(recipe, output=f"{recipe.output}/{_directory_name(name)}"))
     for recipe in recipes:
         train(recipe, flops=flops)
     return [_read(expand(recipe.output)) for recipe in recipes]
@@ -212,7 +211,7 @@ def sweep(
 
 def _directory_name(values: str) -> str:
     """Returns a run's name for its values, within the length that file systems allow."""
-    name = values.replace("/", "_")
+    name = values.replace("/", "_").replace("$", "_")  # outputs expand $NAME
     if len(name.encode()) <= _LONGEST_NAME:
         return name
     digest = hashlib.sha256(values.encode()).hexdigest()[:12]

@@ -87,11 +87,26 @@ def test_a_sweep_runs_all_combinations(tmp_path, monkeypatch, capsys):
     assert lines[-1].split() == ["0.0002", "2", "0.05", "(0", "to", "0.1)", "1", "(1", "to", "1)"]
 
 
-@pytest.mark.parametrize("over", ["train.seed", "train.seed=", "=1"])
+def test_values_of_a_sweep_may_be_any_text(tmp_path, monkeypatch):
+    file = tmp_path / "recipe.yaml"
+    file.write_text(yaml.safe_dump({**RECIPE, "output": str(tmp_path / "😀")}))
+    outputs = []
+
+    def run(recipe, flops=None):
+        outputs.append(expand(recipe.output))
+        _write(outputs[-1], 0, 1e-4, 0.5)
+
+    monkeypatch.setattr(runs, "train", run)
+    over = ["--over", "data.train=$DATA/a.tsv", "--over", "data.dev=😀.tsv"]
+    assert cli.main(["sweep", str(file), *over]) == 0
+    assert outputs == [tmp_path / "😀" / "train=_DATA_a.tsv,dev=😀.tsv"]
+
+
+@pytest.mark.parametrize("over", ["train.seed", "train.seed=", "=1", "train.epochs=3"])
 def test_invalid_values(over, tmp_path, capsys):
     file = tmp_path / "recipe.yaml"
     file.write_text(yaml.safe_dump(RECIPE))
-    assert cli.main(["sweep", str(file), "--over", over]) == 2
+    assert cli.main(["sweep", str(file), "--over", "train.epochs=1,2", "--over", over]) == 2
     assert "--over must be KEY=VALUE,VALUE" in capsys.readouterr().err
 
 
