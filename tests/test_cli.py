@@ -471,9 +471,16 @@ def test_usage(arguments, usage, capsys):
         (["train", "{recipe}"], "has a run with other settings"),
         (["train", "{recipe}", "output={tmp}/x", "data.train=absent.tsv"], "no file absent.tsv"),
         (["train", "{recipe}", "output={tmp}/x", "model.path={tmp}"], "No config.json in"),
-        (["evaluate", "{tmp}"], "has no recipe that names its data"),
+        (["evaluate", "{tmp}"], "No config.json in"),
+        (["evaluate", "{run}", "--batch-size", "8"], "--output and --batch-size are for --blimp"),
+        (
+            ["evaluate", "{run}", "--submission", "{tmp}/SST-2.tsv", "--report", "{tmp}/r.html"],
+            "--report needs labels",
+        ),
         (["predict", "{tmp}", "text"], "No config.json in"),
         (["predict", "{run}"], "There is no text in the input."),
+        (["predict", "{run}", "--text", "a film"], "--text is for --input"),
+        (["predict", "{run}", "a film", "--id", "x"], "--id is for --input"),
         (["predict", "{run}", "a", "--top", "0"], "--top must be at least 1, got 0"),
         (["export", "{tmp}", "{tmp}/out"], "No config.json in"),
         (["predict", "{run}", "a", "--labels", "x,y"], "--labels is for checkpoints"),
@@ -530,6 +537,8 @@ def test_a_refused_export_is_a_users_error(trained, tmp_path, capsys, monkeypatc
 
 def test_a_bug_keeps_its_traceback(trained, monkeypatch):
     def fail(*args, **kwargs):
+        # A package that is broken can no longer be imported.
+        monkeypatch.setitem(sys.modules, "bertfam_tf.export", None)
         raise RuntimeError("a bug")
 
     monkeypatch.setattr(bf.TextClassifier, "export", fail)
@@ -699,7 +708,7 @@ def test_minimal_pairs(saved, smallest, tmp_path, capsys):
     assert main(again) == 0
     assert json.loads(capsys.readouterr().out) == {"order": 0.25, "mean": 0.25}
     assert main(["evaluate", str(path), "--output", str(file)]) == 2
-    assert "--output is for --blimp" in capsys.readouterr().err
+    assert "--output and --batch-size are for --blimp" in capsys.readouterr().err
 
 
 def test_minimal_pairs_of_another_task(smallest, tmp_path, capsys):

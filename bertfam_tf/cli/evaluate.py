@@ -64,24 +64,24 @@ def add(commands: Commands) -> None:
         metavar="FILE",
         help="with --blimp, a JSON file with the scores of paradigms; an interrupted run resumes",
     )
-    parser.add_argument("--batch-size", type=int, default=32, help="with --blimp (%(default)s)")
+    parser.add_argument("--batch-size", type=int, help="with --blimp (32)")
 
 
 def run(options: argparse.Namespace) -> None:
     if options.report and options.dtype != "float32":
         raise ValueError("--report is for --dtype float32.")
+    if options.report and options.submission:
+        raise ValueError("--report needs labels, which --submission's split lacks; choose one.")
     if options.blimp:
         _minimal_pairs(options)
         return
-    if options.output:
-        raise ValueError("--output is for --blimp; metrics of a split are printed.")
+    if options.output or options.batch_size is not None:
+        raise ValueError("--output and --batch-size are for --blimp.")
     from bertfam_tf.recipes.directory import RECIPE
     from bertfam_tf.recipes.reading import load_run
 
     file = Path(options.model) / RECIPE
     recipe = load_run(file, options.override) if file.is_file() else None
-    if recipe is None:
-        _check_data(options)
     from bertfam_tf import tasks
     from bertfam_tf.recipes.fine_tuning import evaluate
     from bertfam_tf.recipes.multi_task import evaluate_tasks
@@ -90,8 +90,12 @@ def run(options: argparse.Namespace) -> None:
     task = loaded_task(options, several=recipe is not None)
     if isinstance(task, tasks.MultiTask):
         assert recipe is not None
-        if options.report or options.language is not None or options.dtype != "float32":
-            raise ValueError("--report, --language and --dtype are for a run of one task.")
+        one = (options.report, options.submission, options.language, options.calibration)
+        if any(one) or options.dtype != "float32":
+            raise ValueError(
+                "--report, --submission, --language, --dtype and --calibration are for one task; "
+                f"choose it with --task: {', '.join(task)}."
+            )
         print(json.dumps(evaluate_tasks(task, recipe, options.split)))
         return
     if recipe is None:
@@ -131,8 +135,10 @@ def _computing_in(task: Any, options: argparse.Namespace) -> contextlib.Abstract
 
 def _minimal_pairs(options: argparse.Namespace) -> None:
     """Prints the scores of minimal pairs."""
-    if options.dtype != "float32" or options.calibration is not None:
-        raise ValueError("--dtype and --calibration are not for --blimp.")
+    if options.dtype != "float32" or options.calibration or options.report or options.submission:
+        raise ValueError("--dtype, --calibration, --report and --submission are not for --blimp.")
+    if options.batch_size is None:
+        options.batch_size = 32
     check_batch_size(options)
     from bertfam_tf import metrics
     from bertfam_tf.recipes.reading import expand
@@ -152,23 +158,23 @@ def _minimal_pairs(options: argparse.Namespace) -> None:
     print(json.dumps({name: round(value, 4) for name, value in scores.items()}))
 
 
-def _check_data(options: argparse.Namespace) -> None:
-    """Raises ``ValueError`` if a model without a recipe gets no data."""
+def _recipe(options: argparse.Namespace, task: str) -> Any:
+    """Returns a recipe for a model that was not trained by one.
+
+    Raises:
+        ValueError: if the overrides do not name the split.
+    """
+    from bertfam_tf.recipes.reading import build_with
+    from bertfam_tf.recipes.schema import Recipe
+
     key = f"data.{options.split}"
-    if not any(override.startswith(f"{key}=") for override in options.override):
+    files = [x.removeprefix(f"{key}=") for x in options.override if x.startswith(f"{key}=")]
+    if not files:
         raise ValueError(
             f"{options.model} has no recipe that names its data; add {key}=FILE, and data.text="
             "COLUMN data.label=COLUMN if the columns have other names."
         )
-
-
-def _recipe(options: argparse.Namespace, task: str) -> Any:
-    """The recipe of a model that was not trained by one."""
-    from bertfam_tf.recipes.reading import build_with
-    from bertfam_tf.recipes.schema import Recipe
-
     # Only the split is read, but a recipe's data have training files, whose format is the split's.
-    split = next(x for x in options.override if x.startswith(f"data.{options.split}="))
-    train = f"data.train={split.partition('=')[2]}"
+    train = f"data.train={files[0]}"
     values = {"output": "", "model": {"path": str(options.model)}, "task": task}
     return build_with(values, [train, *options.override], Path("evaluate"), Recipe)

@@ -63,6 +63,12 @@ def run(options: argparse.Namespace) -> None:
         options.resumes = True
         _predict_file(options)
         return
+    for name in (*(f"column_{name}" for name in _FEATURES), "choices", "id", "format"):
+        if getattr(options, name) is not None:
+            option = name.removeprefix("column_").replace("_", "-")
+            raise ValueError(
+                f"--{option} is for --input; texts need no option: bertfam predict MODEL TEXT."
+            )
     from bertfam_tf.recipes import as_json
 
     texts = options.text or stdin_lines()
@@ -89,16 +95,20 @@ def _predict_file(options: argparse.Namespace) -> None:
     from bertfam_tf import tasks
     from bertfam_tf.data import format_of, read_rows
     from bertfam_tf.recipes import answer_file, source_of
-    from bertfam_tf.recipes.directory import RECIPE, model_directory
-    from bertfam_tf.recipes.reading import load_run
+    from bertfam_tf.recipes.directory import RECIPE, AnyRecipe, model_directory
+    from bertfam_tf.recipes.reading import load_recipe
+    from bertfam_tf.recipes.schema import DataConfig, MultiTaskRecipe
     from bertfam_tf.recipes.splits import columns
 
-    recipe, data = Path(options.model) / RECIPE, None
-    if recipe.is_file():
-        data = load_run(recipe).data
     task = loaded_task(options)
     set_language(task, options)
     _check_top(options.top, task)
+    data, recipe_file = None, Path(options.model) / RECIPE
+    if recipe_file.is_file():
+        recipe = load_recipe(recipe_file, kind=AnyRecipe)
+        data = (recipe.of(options.task) if isinstance(recipe, MultiTaskRecipe) else recipe).data
+        if not isinstance(data, DataConfig):  # text of pretraining, which has no columns
+            data = None
     column_names = {name: name for name in task.feature_names}
     by_recipe = {} if data is None else columns(data) or {}
     if options.language is None:

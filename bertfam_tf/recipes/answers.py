@@ -6,7 +6,7 @@ import json
 import logging
 import os
 from collections.abc import Iterator, Mapping
-from itertools import islice
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -85,11 +85,20 @@ def _answer(
     if done == rows.count:
         return rows.count
     remaining = islice(rows, start, None)
+    batches = iter(lambda: list(islice(remaining, batch_size)), [])
+    chunks = (
+        b"".join(islice(_lines(task, batch, i, batch_size, top), max(done - i, 0), None))
+        for i, batch in zip(count(start, batch_size), batches, strict=False)
+    )
+    # Columns that the task cannot read are errors before anything is written.
+    first = next(chunks)
+    sidecar = _sidecar(output)
+    if not sidecar.exists():
+        write(sidecar, json.dumps(job, indent=2) + "\n")
     with output.open("ab", buffering=0) as file:
-        while batch := list(islice(remaining, batch_size)):
-            lines = _lines(task, batch, start, batch_size, top)
-            _append(file, b"".join(islice(lines, max(done - start, 0), None)), output)
-            start += len(batch)
+        for chunk in chain([first], chunks):
+            _append(file, chunk, output)
+            start = min(start + batch_size, rows.count)
             bar.update(start)
         os.fsync(file.fileno())
     return rows.count
@@ -158,10 +167,9 @@ def _plain(value: Any) -> Any:
 
 def _prepare_output(output: Path, job: dict[str, Any]) -> int:
     """Checks the source, removes an incomplete last line, and returns the number of lines."""
-    sidecar = output.with_name(f"{output.name}.source.json")
+    sidecar = _sidecar(output)
     remove_leftovers(sidecar)
-    if not resume(output, [sidecar], job, parsing.read_json, "answers"):
-        write(sidecar, json.dumps(job, indent=2) + "\n")
+    resume(output, [sidecar], job, parsing.read_json, "answers")
     if not output.exists():
         return 0
     with output.open("r+b") as file:
@@ -171,6 +179,10 @@ def _prepare_output(output: Path, job: dict[str, Any]) -> int:
     if lines > job["rows"]:
         raise ValueError(f"{output} has {lines} lines for {job['rows']} rows; remove it.")
     return lines
+
+
+def _sidecar(output: Path) -> Path:
+    return output.with_name(f"{output.name}.source.json")
 
 
 def _count_complete_lines(file: BinaryIO) -> tuple[int, int]:

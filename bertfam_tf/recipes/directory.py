@@ -38,8 +38,16 @@ def model_directory(path: str | Path) -> str | Path:
 
     Args:
         path: the output directory of a recipe, a saved task, or a checkpoint.
+
+    Raises:
+        ValueError: if the run has no model yet.
     """
-    return Path(path) / MODEL if (Path(path) / RECIPE).is_file() else path
+    if not (Path(path) / RECIPE).is_file():
+        return path
+    model = Path(path) / MODEL
+    if not model.is_dir():
+        raise ValueError(f"{path} has no model yet; the command that started its run continues it.")
+    return model
 
 
 @contextmanager

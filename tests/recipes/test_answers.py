@@ -166,6 +166,10 @@ def test_a_mistake_is_found_before_anything_is_written(model, tmp_path, capsys):
     assert _predict(model, file, tmp_path / "out.jsonl") == 2
     assert "in.csv: line 42 has 2 columns; expected 1" in capsys.readouterr().err
     assert not list(tmp_path.glob("out*"))
+    file.write_text("text\n" + "a\n" * 6)
+    assert _predict(model, file, tmp_path / "out.jsonl", "--question", "text") == 2
+    assert "got ['question', 'text']" in capsys.readouterr().err
+    assert not list(tmp_path.glob("out*"))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from bertfam_tf.checkpoints.safetensors import write as write_tensors
-from bertfam_tf.recipes.directory import RunDirectory, run_directory
+from bertfam_tf.recipes.directory import RunDirectory, model_directory, run_directory
 from bertfam_tf.recipes.reading import load_recipe
 
 
@@ -144,3 +144,12 @@ def test_a_run_of_version_0_1_goes_on(recipe, output):
         run_directory(recipe),
     ):
         pass
+
+
+def test_the_model_of_a_run_that_is_not_finished(recipe, output):
+    assert model_directory(output) == output
+    (output / "recipe.yaml").write_text(recipe.to_yaml())
+    with pytest.raises(ValueError, match=r"victim has no model yet; the command that started"):
+        model_directory(output)
+    (output / "model").mkdir()
+    assert model_directory(output) == output / "model"

@@ -103,6 +103,36 @@ def test_mistakes_are_named(recipe, override, error, tmp_path, capsys):
     assert not (tmp_path / "run" / "model").exists()
 
 
+def test_commands_on_a_run_read_the_settings_of_a_task(recipe, smallest, tmp_path, capsys):
+    run, file = tmp_path / "run", tmp_path / "films.tsv"
+    backbone, tokenizer = bf.load_backbone(smallest), bf.load_tokenizer(smallest)
+    film = bf.TextClassifier(backbone, tokenizer, labels=["neg", "pos"], pair=False)
+    score = bf.TextRegressor(backbone, tokenizer, pair=True)
+    bf.MultiTask({"film": film, "score": score}).save(run / "model")
+    recipe.rename(run / "recipe.yaml")
+    output = tmp_path / "answers.jsonl"
+    files = ["--input", str(file), "--output", str(output)]
+    assert main(["predict", str(run), "--task", "film", *files]) == 0
+    assert len(output.read_text().splitlines()) == len(FILMS) * 3
+    submission = tmp_path / "SST-2.tsv"
+    evaluate = ["evaluate", str(run), "--split", "dev", "--submission", str(submission)]
+    assert main(evaluate) == 2
+    assert "choose it with --task: film, score" in capsys.readouterr().err
+    assert not submission.exists()
+
+
+@pytest.mark.full
+def test_heads_of_a_run_of_several_tasks(recipe, smallest, tmp_path, capsys):
+    run = tmp_path / "run"
+    backbone, tokenizer = bf.load_backbone(smallest), bf.load_tokenizer(smallest)
+    film = bf.TextClassifier(backbone, tokenizer, labels=["neg", "pos"], pair=False)
+    bf.MultiTask({"film": film}).save(run / "model")
+    recipe.rename(run / "recipe.yaml")
+    command = ["analyze", str(run), "--task", "film", "--heads", "--output", str(tmp_path / "page")]
+    assert main(command) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["metric"] == "accuracy"
+
+
 def test_a_recipe_is_read_as_it_was_written(recipe, tmp_path):
     found = load_run(recipe)
     (tmp_path / "again.yaml").write_text(found.to_yaml())
