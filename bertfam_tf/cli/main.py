@@ -113,12 +113,11 @@ def _parsed(arguments: list[str]) -> argparse.Namespace:
 
 
 def _is_user_error(error: Exception) -> bool:
-    if isinstance(error, ValueError | OSError):
-        return True
-    from bertfam_tf.export import ExportError
-    from bertfam_tf.export.runtime import ServingError
-
-    return isinstance(error, ExportError | ServingError)
+    # By name: an import may fail here too, and would hide the error of a broken package.
+    return isinstance(error, ValueError | OSError) or type(error).__name__ in (
+        "ExportError",
+        "ServingError",
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
