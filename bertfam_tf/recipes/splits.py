@@ -117,7 +117,7 @@ def rows_of(
     """Returns the rows of a split and the reader of their labels; as ``read_split``."""
     value = getattr(data, split, None)
     if value is None:
-        raise ValueError(f"The recipe names no {split} file.")
+        raise ValueError(f"The recipe names no {split} file; name it as data.{split}=FILE.")
     files: list[str | Path] = list(value) if isinstance(value, list) else [value]
     if data.tfds is None:
         files = [file if is_published(file) else expand(str(file)) for file in files]

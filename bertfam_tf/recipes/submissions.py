@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bertfam_tf.data import read_rows
 from bertfam_tf.data.published import columns_of
 from bertfam_tf.data.rows import Row
 from bertfam_tf.files import atomic, check_kind
 from bertfam_tf.names import join_names, unknown
-from bertfam_tf.recipes.reading import expand
 from bertfam_tf.recipes.schema import Recipe
-from bertfam_tf.recipes.splits import columns, published_name
+from bertfam_tf.recipes.splits import columns, published_name, rows_of
 from bertfam_tf.tasks import Task, TextClassifier, TextRegressor
 
 _HEADER = b"index\tprediction\n"
@@ -91,21 +90,12 @@ def _labels(task: Task, recipe: Recipe, name: str) -> dict[str, str] | None:
 def _rows(recipe: Recipe, split: str, task: str) -> list[tuple[int, Row]]:
     """Returns the rows of a split and their numbers, ascending."""
     data = recipe.data
-    files = getattr(data, split)
-    if files is None:
-        raise ValueError(f"The recipe names no {split} file; name it as data.{split}=FILE.")
-    files = [files] if isinstance(files, str) else list(files)
-    name, chosen = published_name(data), columns(data, task)
+    name = published_name(data)
+    chosen = columns(data, task) or columns_of(name or "") or {}
     if name is not None:
-        chosen = {**(chosen or columns_of(name) or {}), "id": "idx"}
-    assert chosen is not None
-    rows: Iterable[Row] = read_rows(
-        files if name is not None else [expand(str(pattern)) for pattern in files],
-        {name: column for name, column in chosen.items() if name != "label"},
-        format=data.format,
-        tfds=data.tfds,
-        data_dir=None if data.data_dir is None else str(expand(data.data_dir)),
-    )
+        chosen = {**chosen, "id": "idx"}
+    texts: Any = {name: column for name, column in chosen.items() if name != "label"}
+    rows, _ = rows_of(replace(data, label=None, columns=texts, on_error="raise"), split, task)
     # Splits of tensorflow-datasets are shuffled when they are prepared; files are not.
     numbered: list[tuple[int, Any]] = [
         (number if row.id is None else int(row.id), row) for number, row in enumerate(rows)
