@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from bertfam_tf.cli import main
-from bertfam_tf.recipes.reading import expand, load_recipe, load_run, with_defaults
+from bertfam_tf.recipes.reading import expand, load_recipe, load_run, source, with_defaults
 from bertfam_tf.recipes.schema import DistillRecipe, MultiTaskRecipe, PretrainRecipe, Recipe
 from bertfam_tf.training.settings import TrainConfig
 
@@ -160,6 +160,32 @@ def test_a_recipe_of_another_command(command, values, error, tmp_path, capsys):
     assert re.search(error, capsys.readouterr().err)
 
 
+@pytest.mark.parametrize(
+    ("keys", "error"),
+    [
+        (
+            {"train": {"class_weights": {"a": 2}}},
+            "train.class_weights must be null for pretraining",
+        ),
+        ({"train": {"metrics": ["accuracy"]}}, "train.metrics must be null for pretraining"),
+        ({"train": {"layer_decay": 0.9}}, "train.layer_decay must be 1.0 for pretraining"),
+        ({"generator": {"num_heads": 1}}, "generator must be empty without the objective rtd"),
+        ({"prompts": ["a"]}, "prompts must be empty unless data.format is stream"),
+    ],
+)
+def test_keys_that_pretraining_would_ignore(keys, error, tmp_path):
+    values = {
+        "output": "o",
+        "model": {"family": "bert", "size": "tiny", "tokenizer": "t"},
+        "data": {"train": ["t"], "dev": ["t"], "format": "full_sentences"},
+        "objectives": {"mlm": 1.0},
+    }
+    file = tmp_path / "recipe.yaml"
+    file.write_text(yaml.safe_dump(values | keys))
+    with pytest.raises(ValueError, match=error):
+        load_recipe(file, kind=PretrainRecipe)
+
+
 def _stage(**keys):
     return {"stages": [DISTILLED["stages"][0], {"terms": {}, **keys}]}
 
@@ -258,6 +284,11 @@ def test_texts_that_expand(recipe, text, error):
 def test_invalid_overrides(recipe, override, error):
     with pytest.raises(ValueError, match=error):
         recipe(overrides=[override])
+
+
+@pytest.mark.parametrize("name", ["hf://google/bert", "google/bert", "package:any"])
+def test_names_of_checkpoints_stay_as_they_are(name):
+    assert source(name) == name
 
 
 def test_paths_read_the_environment(monkeypatch):

@@ -15,6 +15,14 @@ from bertfam_tf.training.settings import Stage, TrainConfig
 from bertfam_tf.validation import check, setting
 
 
+def _check_unused(train: TrainConfig, unused: dict[str, Any], of: str) -> None:
+    """Raises ``ValueError`` for settings of training that would be ignored."""
+    for name, value in unused.items():
+        if getattr(train, name) != value:
+            needed = "null" if value is None else value
+            raise ValueError(f"train.{name} must be {needed} for {of}.")
+
+
 class _Yaml:
     def to_yaml(self) -> str:
         """Returns the recipe as YAML with all defaults."""
@@ -106,6 +114,12 @@ class PretrainRecipe(_Yaml):
 
     def __post_init__(self):
         check(self)
+        unused = {"metrics": None, "class_weights": None, "layer_decay": 1.0}
+        _check_unused(self.train, unused, "pretraining")
+        if self.prompts and self.data.format != "stream":
+            raise ValueError("prompts must be empty unless data.format is stream.")
+        if self.generator and "rtd" not in self.objectives:
+            raise ValueError("generator must be empty without the objective rtd.")
 
 
 @dataclass(frozen=True)
@@ -175,9 +189,7 @@ class MultiTaskRecipe(_Yaml):
 
     def __post_init__(self):
         check(self)
-        for name in ("metrics", "class_weights"):
-            if getattr(self.train, name) is not None:
-                raise ValueError(f"train.{name} must be null for several tasks.")
+        _check_unused(self.train, {"metrics": None, "class_weights": None}, "several tasks")
 
     def of(self, name: str) -> Recipe:
         """Returns the recipe of a single task."""
