@@ -15,7 +15,7 @@ from bertfam_tf.models.base import unpadding
 from bertfam_tf.objectives import NextTokens
 from bertfam_tf.objectives.objective import Batch
 from bertfam_tf.recipes import objectives
-from bertfam_tf.recipes.reading import expand
+from bertfam_tf.recipes.reading import source
 from bertfam_tf.recipes.schema import PretrainRecipe, Recipe
 from bertfam_tf.recipes.splits import columns, read_split
 from bertfam_tf.text import load_tokenizer
@@ -81,7 +81,7 @@ def stage_specs(recipe: PretrainRecipe | Recipe, steps: int | None) -> Iterator[
 def _pretraining(
     recipe: PretrainRecipe, length: int, layers: int | None
 ) -> Callable[[int], StepNetwork]:
-    tokenizer = load_tokenizer(expand(recipe.model.tokenizer))
+    tokenizer = load_tokenizer(source(recipe.model.tokenizer))
     more = {} if layers is None else {"num_layers": layers}
     model = dataclasses.replace(
         recipe.model, overrides={**recipe.model.overrides, **more}, checkpoint=None
@@ -179,7 +179,7 @@ def _batch_size(settings: TrainConfig, length: int) -> int:
 def _fine_tuning(recipe: Recipe, steps: int | None) -> StageSpec:
     settings = recipe.train
     steps = settings.steps if steps is None else steps
-    checkpoint = Checkpoint(str(expand(recipe.model.path)), **recipe.model.overrides)
+    checkpoint = Checkpoint(source(recipe.model.path), **recipe.model.overrides)
     length = recipe.model.max_length or getattr(checkpoint.config, "max_positions", None)
     if length is None:
         raise ValueError("model.max_length must be a number for a model without positions.")

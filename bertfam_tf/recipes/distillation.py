@@ -24,7 +24,7 @@ from bertfam_tf.distill.word_vectors import load_word_vectors
 from bertfam_tf.names import join_names, unknown
 from bertfam_tf.recipes.directory import MODEL, Flops, RunDirectory, run_once
 from bertfam_tf.recipes.fine_tuning import evaluate
-from bertfam_tf.recipes.reading import expand
+from bertfam_tf.recipes.reading import expand, source
 from bertfam_tf.recipes.schema import DistillRecipe, DistillStage
 from bertfam_tf.recipes.splits import Split, open_split
 from bertfam_tf.tasks import Task, storage
@@ -122,12 +122,10 @@ def terms_of(settings: dict[str, dict[str, Any]]) -> list[Term]:
 
 def _task(cls: type[Task], path: str, max_length: int | None) -> Any:
     """Loads a saved task, or a checkpoint as that task."""
-    expanded = expand(path)
-    if not storage.is_saved(expanded):
-        return cls.from_pretrained(
-            path if not expanded.exists() else expanded, max_length=max_length
-        )
-    task = tasks.load(expanded)
+    directory = source(path)
+    if not storage.is_saved(directory):
+        return cls.from_pretrained(directory, max_length=max_length)
+    task = tasks.load(directory)
     if type(task) is not cls:
         raise ValueError(f"{path} is a {type(task).__name__}, expected a {cls.__name__}.")
     return task
@@ -139,11 +137,10 @@ def _student(recipe: DistillRecipe, cls: type[Task], teacher: Task) -> Any:
     if recipe.max_length is not None:
         options["max_length"] = recipe.max_length
     if settings.path is not None:
-        expanded = expand(settings.path)
-        path = settings.path if not expanded.exists() else expanded
-        if storage.is_saved(expanded):
+        path = source(settings.path)
+        if storage.is_saved(path):
             # It may be another task, such as a masked language model of a general distillation.
-            saved = tasks.load(expanded)
+            saved = tasks.load(path)
             student = cls(saved.backbone, saved.tokenizer, **options)
         else:
             with new_heads_logged(_log):

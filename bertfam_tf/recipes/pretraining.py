@@ -16,7 +16,7 @@ from bertfam_tf.files import scratch
 from bertfam_tf.recipes import words
 from bertfam_tf.recipes.directory import MODEL, Flops, RunDirectory, run_once
 from bertfam_tf.recipes.objectives import start
-from bertfam_tf.recipes.reading import expand
+from bertfam_tf.recipes.reading import expand, source
 from bertfam_tf.recipes.schema import PretrainRecipe
 from bertfam_tf.recipes.sentences import pretrain_on_sentences
 from bertfam_tf.tasks import CausalLM
@@ -79,7 +79,7 @@ def _pretrain_on_stream(recipe: PretrainRecipe, directory: RunDirectory) -> dict
         raise ValueError(f"objectives must be clm on a stream, got {', '.join(recipe.objectives)}.")
     if isinstance(recipe.data.train, dict) or isinstance(recipe.data.dev, dict):
         raise ValueError("data.train and data.dev must be lists of files on a stream, got a table.")
-    tokenizer = load_tokenizer(expand(recipe.model.tokenizer))
+    tokenizer = load_tokenizer(source(recipe.model.tokenizer))
 
     def stream(files: list[str], file: Path | None = None) -> np.ndarray:
         lines = read_lines(find_files(map(expand, files)))

@@ -123,7 +123,14 @@ def with_defaults(text: str, kind: type) -> str:
 
 
 def expand(path: str) -> Path:
-    """Returns a path of a recipe, with ``$NAME`` and ``~`` expanded.
+    """Returns a path of a recipe, with ``$NAME`` and ``~`` expanded; errors as ``source``."""
+    return Path(source(path))
+
+
+def source(path: str) -> str:
+    """Returns the path or name of a checkpoint, with ``$NAME`` and ``~`` expanded.
+
+    It is not a ``Path``, which would change handles such as ``hf://organisation/name``.
 
     Raises:
         ValueError: if a variable is not set.
@@ -132,7 +139,7 @@ def expand(path: str) -> Path:
     unset = re.search(r"\$\{?(\w+)", expanded)
     if unset:
         raise ValueError(f"The environment variable {unset[1]} in {path!r} is not set.")
-    return Path(expanded)
+    return expanded
 
 
 def parse_override(override: str) -> tuple[str, Any]:

@@ -19,7 +19,7 @@ from bertfam_tf.models import Backbone
 from bertfam_tf.names import join_names, unknown
 from bertfam_tf.recipes import objectives, pretrained
 from bertfam_tf.recipes.directory import MODEL, RunDirectory
-from bertfam_tf.recipes.reading import expand
+from bertfam_tf.recipes.reading import expand, source
 from bertfam_tf.recipes.schema import PretrainRecipe
 from bertfam_tf.tasks import TokenTagger, load
 from bertfam_tf.text import Tokenizer, load_tokenizer
@@ -42,7 +42,7 @@ def pretrain_on_sentences(recipe: PretrainRecipe, directory: RunDirectory) -> di
     """
     settings = recipe.train
     objectives.check(recipe)
-    tokenizer = load_tokenizer(expand(recipe.model.tokenizer))
+    tokenizer = load_tokenizer(source(recipe.model.tokenizer))
     keras.utils.set_random_seed(settings.seed)
     first = current = objectives.build(recipe, tokenizer)
     data = _Data(recipe, tokenizer, first)

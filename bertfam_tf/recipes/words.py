@@ -18,7 +18,7 @@ from bertfam_tf.objectives import BidirectionalTokens, bidirectional_head
 from bertfam_tf.recipes import pretrained
 from bertfam_tf.recipes.directory import MODEL, RunDirectory
 from bertfam_tf.recipes.objectives import start
-from bertfam_tf.recipes.reading import expand
+from bertfam_tf.recipes.reading import expand, source
 from bertfam_tf.recipes.schema import PretrainRecipe
 from bertfam_tf.text import CharacterTokenizer, WordSplitter, load_tokenizer
 from bertfam_tf.training import engine
@@ -62,7 +62,7 @@ def pretrain_on_words(recipe: PretrainRecipe, directory: RunDirectory) -> dict[s
     )
     model = pretrained.Pretrained(backbone=backbone, other_heads={OBJECTIVE: head})
     if recipe.model.checkpoint is not None:
-        pretrained.fill_rest(str(expand(recipe.model.checkpoint)), model)
+        pretrained.fill_rest(source(recipe.model.checkpoint), model)
 
     def encoded(batches: tf.data.Dataset) -> tf.data.Dataset:
         return batches.map(lambda features: pack(features[TEXT]), tf.data.AUTOTUNE).prefetch(2)
@@ -118,7 +118,7 @@ def _check(recipe: PretrainRecipe) -> None:
 
 
 def _tokenizer(name: str) -> CharacterTokenizer:
-    tokenizer = CharacterTokenizer() if name == CHARACTERS else load_tokenizer(expand(name))
+    tokenizer = CharacterTokenizer() if name == CHARACTERS else load_tokenizer(source(name))
     if not isinstance(tokenizer, CharacterTokenizer):
         raise ValueError(
             f"model.tokenizer must be {CHARACTERS}, or a directory with a CharacterTokenizer, for "

@@ -8,7 +8,7 @@ import tensorflow as tf
 import yaml
 
 import bertfam_tf as bf
-from bertfam_tf import plan
+from bertfam_tf import plan, sources
 from bertfam_tf.cli import main
 from bertfam_tf.plan.stages import StepNetwork, placeholders
 from bertfam_tf.plan.trace import trace
@@ -306,6 +306,12 @@ def test_errors(recipe, changes, devices, message):
     file = recipe(**changes)
     with pytest.raises(ValueError, match=message):
         planned(file, **devices)
+
+
+def test_a_tokenizer_of_the_hub(recipe, tiny, monkeypatch):
+    monkeypatch.setattr(sources, "_hub", lambda name: {"organisation/name": tiny}[name])
+    for name in ("organisation/name", "hf://organisation/name"):
+        assert planned(recipe(model={"tokenizer": name})).stages
 
 
 def test_models_with_loops():

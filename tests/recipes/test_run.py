@@ -595,6 +595,7 @@ def test_a_checkpoint_of_another_recipe_alone(files):
         ("task=load", "Unknown task 'load'"),
         ("data.train=absent.tsv", r"There is no file absent\.tsv"),
         ("data.train=$BERTFAM_UNSET/a.tsv", "environment variable BERTFAM_UNSET"),
+        ("model.path=$BERTFAM_UNSET/a", "environment variable BERTFAM_UNSET"),
         ("data.text=sentence", "Unknown column 'sentence'"),
         ("model.path=/absent", "No checkpoint at /absent"),
         ("model.max_length=99", "max_length 99 exceeds"),
