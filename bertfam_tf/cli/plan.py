@@ -20,13 +20,13 @@ def add(commands: Commands) -> None:
         "--tensor-parallel", type=int, default=1, metavar="N", help="devices of a copy of the model"
     )
     parser.add_argument(
-        "--accumulation", type=int, metavar="N", help="parts of a device's batch (the recipe's)"
+        "--accumulation", type=int, metavar="N", help="micro-batches of a step (the recipe's)"
     )
     parser.add_argument(
         *("--gradient-checkpointing", "--recompute"),
         dest="recompute",
         action="store_true",
-        help="keep only the inputs of blocks (checkpointing), also if the recipe does not",
+        help="gradient checkpointing, also if the recipe does not turn it on",
     )
     parser.add_argument(
         "--dtype",
