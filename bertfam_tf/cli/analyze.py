@@ -20,12 +20,8 @@ from bertfam_tf.names import unknown
 
 def add(commands: Commands) -> None:
     """Adds the command."""
-    parser = add_command(
-        commands,
-        "analyze",
-        run,
-        "show which words made an answer, attention, and which heads matter",
-    )
+    text = "show which words made an answer, attention, and which heads matter"
+    parser = add_command(commands, "analyze", run, text)
     add_model(parser)
     parser.add_argument(
         "text", nargs="*", help="the texts of one example, such as a question and its context"

@@ -8,12 +8,8 @@ from bertfam_tf.cli.common import Commands, add_command
 
 def add(commands: Commands) -> None:
     """Adds the command."""
-    parser = add_command(
-        commands,
-        "convert",
-        run,
-        "convert a saved task or any supported checkpoint to Hugging Face's format",
-    )
+    text = "convert a saved task or any supported checkpoint to Hugging Face's format"
+    parser = add_command(commands, "convert", run, text)
     parser.add_argument(
         "source",
         help="a saved task, the output directory of a recipe, or a checkpoint: a directory, "

@@ -8,14 +8,8 @@ from bertfam_tf.cli.common import Commands, add_command, add_recipe
 
 def add(commands: Commands) -> None:
     """Adds the command."""
-    parser = add_command(
-        commands,
-        "distill",
-        run,
-        "train a student to imitate a teacher with a recipe",
-        resumes=True,
-        in_batches=True,
-    )
+    text = "train a student to imitate a teacher with a recipe"
+    parser = add_command(commands, "distill", run, text, resumes=True, in_batches=True)
     add_recipe(parser, "such as data.limit=1000")
 
 

@@ -21,12 +21,8 @@ _FOR_ONNX = ("opset",)
 
 def add(commands: Commands) -> None:
     """Adds the command."""
-    parser = add_command(
-        commands,
-        "export",
-        run,
-        "write a SavedModel for TF Serving, or a .tflite or .onnx file",
-    )
+    text = "write a SavedModel for TF Serving, or a .tflite or .onnx file"
+    parser = add_command(commands, "export", run, text)
     add_model(parser)
     parser.add_argument(
         "directory", help="parent of the version's directory; with --tflite or --onnx, the file"

@@ -19,14 +19,8 @@ _USUAL_PROMPTS = ("document", "passage")
 
 def add(commands: Commands) -> None:
     """Adds the command."""
-    parser = add_command(
-        commands,
-        "index",
-        run,
-        "embed the texts of a file, for search; it resumes",
-        resumes=True,
-        in_batches=True,
-    )
+    text = "embed the texts of a file, for search; it resumes"
+    parser = add_command(commands, "index", run, text, resumes=True, in_batches=True)
     parser.add_argument(
         "model", help="an embedder: a saved task, a recipe's output, or a checkpoint"
     )

@@ -11,12 +11,8 @@ _FEATURES = ("text", "text_pair", "label")
 
 def add(commands: Commands) -> None:
     """Adds the command."""
-    parser = add_command(
-        commands,
-        "init",
-        run,
-        "look at a file of examples (labels, lengths, duplicates) and write a recipe for it",
-    )
+    text = "look at a file of examples (labels, lengths, duplicates) and write a recipe for it"
+    parser = add_command(commands, "init", run, text)
     parser.add_argument(
         "file", help="tsv, csv, jsonl, json, parquet, arrow, conll, squad or race, also gzipped"
     )

@@ -7,14 +7,8 @@ from bertfam_tf.cli.common import Commands, add_command, add_recipe, print_json
 
 def add(commands: Commands) -> None:
     """Adds the command."""
-    parser = add_command(
-        commands,
-        "pretrain",
-        run,
-        "train a language model with a recipe",
-        resumes=True,
-        in_batches=True,
-    )
+    text = "train a language model with a recipe"
+    parser = add_command(commands, "pretrain", run, text, resumes=True, in_batches=True)
     add_recipe(parser, "such as train.epochs=1")
 
 

@@ -7,14 +7,8 @@ from bertfam_tf.cli.common import Commands, add_command, add_recipe, print_table
 
 def add(commands: Commands) -> None:
     """Adds the command."""
-    parser = add_command(
-        commands,
-        "sweep",
-        run,
-        "fine-tune with a recipe for several seeds or values",
-        resumes=True,
-        in_batches=True,
-    )
+    text = "fine-tune with a recipe for several seeds or values"
+    parser = add_command(commands, "sweep", run, text, resumes=True, in_batches=True)
     add_recipe(parser, "for all runs")
     parser.add_argument(
         "--over",

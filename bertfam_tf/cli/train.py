@@ -8,14 +8,8 @@ from bertfam_tf.cli.common import Commands, add_command, add_recipe
 
 def add(commands: Commands) -> None:
     """Adds the command."""
-    parser = add_command(
-        commands,
-        "train",
-        run,
-        "fine-tune with a recipe; an interrupted run resumes",
-        resumes=True,
-        in_batches=True,
-    )
+    text = "fine-tune with a recipe; an interrupted run resumes"
+    parser = add_command(commands, "train", run, text, resumes=True, in_batches=True)
     add_recipe(parser, "such as train.epochs=1")
 
 

@@ -76,7 +76,9 @@ def plan(recipe: PretrainRecipe | Recipe, devices: Devices, steps: int | None = 
         (spec, cache(partial(trace, spec.network, devices.dtype)))
         for spec in stage_specs(recipe, steps)
     ]
-    stages = tuple(_stage(spec, devices, traced) for spec, traced in specs)
+    stages = tuple(
+        _stage_plan(spec, devices, _device_batch(spec, devices), traced) for spec, traced in specs
+    )
     planned = Plan(devices, stages)
     if planned.fits:
         return planned
@@ -111,11 +113,6 @@ def flops_per_token(
     return sum(op.flops for op in step.ops) / (spec.rows * spec.length)
 
 
-def _stage(spec: StageSpec, devices: Devices, traced: Callable[[int], Step]) -> StagePlan:
-    batch = _device_batch(spec, devices)
-    return _stage_plan(spec, devices, batch, traced(batch))
-
-
 def _device_batch(spec: StageSpec, devices: Devices) -> int:
     parts = devices.replicas * devices.accumulation
     if spec.batch_size % parts:
@@ -126,8 +123,10 @@ def _device_batch(spec: StageSpec, devices: Devices) -> int:
     return spec.batch_size // parts
 
 
-def _stage_plan(spec: StageSpec, devices: Devices, batch: int, step: Step) -> StagePlan:
-    ways, times = devices.tensor_parallel, devices.accumulation
+def _stage_plan(
+    spec: StageSpec, devices: Devices, batch: int, traced: Callable[[int], Step]
+) -> StagePlan:
+    step, ways, times = traced(batch), devices.tensor_parallel, devices.accumulation
     for name in ("num_heads", "intermediate_size"):
         if getattr(step.config, name, ways) % ways:
             raise ValueError(
@@ -177,10 +176,10 @@ def _advice(spec: StageSpec, traced: Callable[[int], Step], devices: Devices) ->
     def memory(trial: Devices) -> float:
         # Memory is linear in the batch size, so two traced sizes are enough.
         batch = _device_batch(spec, trial)
-        low = _stage_plan(spec, trial, 1, traced(1)).memory
+        low = _stage_plan(spec, trial, 1, traced).memory
         if planned == 1:
             return low
-        high = _stage_plan(spec, trial, planned, traced(planned)).memory
+        high = _stage_plan(spec, trial, planned, traced).memory
         return low + (high - low) * (batch - 1) / (planned - 1)
 
     layouts: list[str] = []

@@ -63,44 +63,32 @@ def answer_file(
         OSError: if writing fails, for example because the disk is full; the next run resumes.
     """
     output = Path(os.path.realpath(output))
-    with exclusive_lock(output, output.with_name(f".{output.name}.lock")):
-        return _answer(task, rows, output, source, batch_size, verbose, top)
-
-
-def _answer(
-    task: Task,
-    rows: Rows,
-    output: Path,
-    source: Mapping[str, Any],
-    batch_size: int,
-    verbose: bool,
-    top: int | None,
-) -> int:
+    sidecar = output.with_name(f"{output.name}.source.json")
     job = {**source, "batch_size": batch_size, "rows": rows.count, "top": top, "numbered": True}
-    done = _prepare_output(output, job)
-    if done:
-        _log.info("Resuming from row %d of %d.", done, rows.count)
-    bar = keras.utils.Progbar(rows.count, verbose=int(verbose), unit_name="row")
-    start = done // batch_size * batch_size
-    if done == rows.count:
-        return rows.count
-    remaining = islice(rows, start, None)
-    batches = iter(lambda: list(islice(remaining, batch_size)), [])
-    chunks = (
-        b"".join(islice(_lines(task, batch, i, batch_size, top), max(done - i, 0), None))
-        for i, batch in zip(count(start, batch_size), batches, strict=False)
-    )
-    # Columns that the task cannot read are errors before anything is written.
-    first = next(chunks)
-    sidecar = _sidecar(output)
-    if not sidecar.exists():
-        write(sidecar, json.dumps(job, indent=2) + "\n")
-    with output.open("ab", buffering=0) as file:
-        for chunk in chain([first], chunks):
-            _append(file, chunk, output)
-            start = min(start + batch_size, rows.count)
-            bar.update(start)
-        os.fsync(file.fileno())
+    with exclusive_lock(output, output.with_name(f".{output.name}.lock")):
+        done = _prepare_output(output, sidecar, job)
+        if done:
+            _log.info("Resuming from row %d of %d.", done, rows.count)
+        bar = keras.utils.Progbar(rows.count, verbose=int(verbose), unit_name="row")
+        start = done // batch_size * batch_size
+        if done == rows.count:
+            return rows.count
+        remaining = islice(rows, start, None)
+        batches = iter(lambda: list(islice(remaining, batch_size)), [])
+        chunks = (
+            b"".join(islice(_lines(task, batch, i, batch_size, top), max(done - i, 0), None))
+            for i, batch in zip(count(start, batch_size), batches, strict=False)
+        )
+        # Columns that the task cannot read are errors before anything is written.
+        first = next(chunks)
+        if not sidecar.exists():
+            write(sidecar, json.dumps(job, indent=2) + "\n")
+        with output.open("ab", buffering=0) as file:
+            for chunk in chain([first], chunks):
+                _append(file, chunk, output)
+                start = min(start + batch_size, rows.count)
+                bar.update(start)
+            os.fsync(file.fileno())
     return rows.count
 
 
@@ -165,9 +153,8 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _prepare_output(output: Path, job: dict[str, Any]) -> int:
+def _prepare_output(output: Path, sidecar: Path, job: dict[str, Any]) -> int:
     """Checks the source, removes an incomplete last line, and returns the number of lines."""
-    sidecar = _sidecar(output)
     remove_leftovers(sidecar)
     resume(output, [sidecar], job, parsing.read_json, "answers")
     if not output.exists():
@@ -179,10 +166,6 @@ def _prepare_output(output: Path, job: dict[str, Any]) -> int:
     if lines > job["rows"]:
         raise ValueError(f"{output} has {lines} lines for {job['rows']} rows; remove it.")
     return lines
-
-
-def _sidecar(output: Path) -> Path:
-    return output.with_name(f"{output.name}.source.json")
 
 
 def _count_complete_lines(file: BinaryIO) -> tuple[int, int]:

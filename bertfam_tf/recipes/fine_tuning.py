@@ -207,13 +207,9 @@ def _fit(
     factors: dict[str, float] | None,
     validate: bool,
 ) -> None:
-    """Trains a model.
+    """Trains the task, or the model that trains it.
 
     Args:
-        model: the task, or the model that trains it.
-        recipe: the recipe.
-        directory: the run directory.
-        rows: the training examples.
         factors: learning rate factors by weight; None for one rate.
         validate: whether the dev split is evaluated after each epoch.
     """

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 import typing
 import warnings
+from dataclasses import is_dataclass
 from pathlib import Path
 from types import UnionType
 from typing import Any
@@ -243,7 +243,7 @@ def _check_keys(values: dict[str, Any], kind: type, path: Path | None, section: 
         if isinstance(value, bool) and types[key] is not bool:
             raise ValueError(f"{file}{name} is {value}; a name such as no needs quotes.")
         candidates = (types[key], *typing.get_args(types[key]))
-        section_types = [candidate for candidate in candidates if _is_section(candidate)]
+        section_types = [x for x in candidates if isinstance(x, type) and is_dataclass(x)]
         if section_types:
             for inner_name, inner in _sections(value, types[key], name):
                 _check_keys(inner, section_types[0], path, inner_name)
@@ -258,10 +258,6 @@ def _sections(value: Any, kind: Any, name: str) -> list[tuple[str, dict[str, Any
     else:
         items = [(name, value)]
     return [(item_name, item) for item_name, item in items if isinstance(item, dict)]
-
-
-def _is_section(kind: Any) -> bool:
-    return isinstance(kind, type) and dataclasses.is_dataclass(kind)
 
 
 def _number(value: Any) -> Any:

@@ -23,7 +23,6 @@ from bertfam_tf.training.callbacks.best import direction
 from bertfam_tf.training.callbacks.history import History
 
 SEED = "train.seed"
-_IGNORED = ("output",)
 # Bytes of a directory's name: Linux allows 255, of which its temporary copy takes 14.
 _LONGEST_NAME, _SHORTENED = 240, 200
 _log = logging.getLogger(__name__)
@@ -91,7 +90,7 @@ def differing(runs: Sequence[Run]) -> list[str]:
     return [
         key
         for key in keys
-        if key not in _IGNORED and len({repr(run.settings.get(key)) for run in runs}) > 1
+        if key != "output" and len({repr(run.settings.get(key)) for run in runs}) > 1
     ]
 
 

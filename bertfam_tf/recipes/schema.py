@@ -238,10 +238,8 @@ class DistillRecipe(_Yaml):
                     f"train.{name} must be the same in all stages, got "
                     f"{' and '.join(sorted(values))}."
                 )
-        strategies = {stage.train.strategy for stage in self.stages}
-        for stage in self.stages:
-            single_process = (("texts", "augmented"), ("teacher_outputs", "cached"))
-            for name, value in single_process if "multi_worker" in strategies else ():
+        for stage in self.stages if self.train.strategy == "multi_worker" else ():
+            for name, value in (("texts", "augmented"), ("teacher_outputs", "cached")):
                 if getattr(stage, name) == value:
                     raise ValueError(
                         f"stages[i].{name} must not be {value} with strategy multi_worker, which "

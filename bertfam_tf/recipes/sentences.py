@@ -85,13 +85,7 @@ def pretrain_on_sentences(recipe: PretrainRecipe, directory: RunDirectory) -> di
 
 
 class _Data:
-    """The batches of a recipe's text files.
-
-    Args:
-        recipe: the recipe.
-        tokenizer: the model's tokenizer.
-        pretraining: the model, with its masking and learner.
-    """
+    """The batches of a recipe's text files."""
 
     def __init__(
         self, recipe: PretrainRecipe, tokenizer: Tokenizer, pretraining: objectives.Pretraining

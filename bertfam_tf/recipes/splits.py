@@ -105,10 +105,11 @@ def open_split(
     """
     rows, target = rows_of(data, split, task, names)
     class_names, files = [] if target is None else target.names, getattr(data, split)
-    opened = Split(rows.dataset(), class_names, _described(rows, target, files))
+    named = files if isinstance(files, str) else join_names(files, 3)
+    opened = Split(rows.dataset(), class_names, _described(rows, target, named))
     if split != "train" or data.per_label is None:
         return opened
-    return _drawn(opened, data.per_label, seed, files)
+    return _drawn(opened, data.per_label, seed, named)
 
 
 def rows_of(
@@ -141,7 +142,7 @@ def rows_of(
     return rows, target
 
 
-def _drawn(split: Split, number: int, seed: int, files: str | list[str]) -> Split:
+def _drawn(split: Split, number: int, seed: int, files: str) -> Split:
     """Returns a split with a number of random examples of each label, in their order."""
     rows = split.rows
     spec = rows.element_spec[-1]
@@ -162,21 +163,16 @@ def _drawn(split: Split, number: int, seed: int, files: str | list[str]) -> Spli
     chosen = rows.enumerate().filter(lambda i, row: mask[i])
     chosen = chosen.map(lambda i, row: row)
     chosen = chosen.apply(tf.data.experimental.assert_cardinality(int(kept.sum())))
-    names = files if isinstance(files, str) else join_names(files, 3)
-    text = f"{names}: {kept.sum():,} of {len(labels):,} examples, {number} of each label."
+    text = f"{files}: {kept.sum():,} of {len(labels):,} examples, {number} of each label."
     return split._replace(rows=chosen, description=text)
 
 
-def _described(rows: Rows, target: Target | None, files: str | list[str]) -> str:
-    names = files if isinstance(files, str) else join_names(files, 3)
-    text = f"{names}: {rows.count:,} examples."
+def _described(rows: Rows, target: Target | None, files: str) -> str:
+    text = f"{files}: {rows.count:,} examples."
     if target is None or not rows.labels:
         return text
-    known = target.names or sorted(rows.labels)
-    order = [name for name in known if name in rows.labels] + [
-        name for name in sorted(rows.labels) if name not in known
-    ]
-    counts = {name: rows.labels[name] for name in order}
+    order = dict.fromkeys([*target.names, *sorted(rows.labels)])
+    counts = {name: rows.labels[name] for name in order if name in rows.labels}
     return f"{text} {summary(counts, f'{target.what.capitalize()}s')}"
 
 

@@ -81,7 +81,7 @@ def pretrain_on_words(recipe: PretrainRecipe, directory: RunDirectory) -> dict[s
     engine.train(
         engine.Phase(
             learner,
-            lambda step: encoded(_features(passes.between(step, steps * epochs))),
+            lambda step: encoded(passes.between(step, steps * epochs)),
             steps,
             epochs,
             encoded(dev.batch(settings.batch_size or 32)).cache(),
@@ -142,11 +142,6 @@ def _sentences(recipe: PretrainRecipe, files: Any) -> tf.data.Dataset:
     if not number:
         raise ValueError(f"There is no text in {', '.join(map(str, paths))}.")
     return dataset.apply(tf.data.experimental.assert_cardinality(number))
-
-
-def _features(batches: tf.data.Dataset) -> tf.data.Dataset:
-    """Unpacks batches of tuples with one element."""
-    return batches.map(lambda features: features)
 
 
 def _vocabulary(recipe: PretrainRecipe, tokenizer: CharacterTokenizer) -> list[str]:
