@@ -19,7 +19,7 @@ from bertfam_tf.recipes.renamed import with_new_names
 from bertfam_tf.recipes.schema import DistillRecipe, MultiTaskRecipe, PretrainRecipe, Recipe
 
 # What each kind of recipe describes, and the command that runs it.
-_KINDS = {
+_KINDS: dict[Any, tuple[str, str]] = {
     Recipe: ("fine-tuning", "train"),
     MultiTaskRecipe: ("several tasks", "train"),
     PretrainRecipe: ("pretraining", "pretrain"),
