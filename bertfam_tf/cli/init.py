@@ -1,6 +1,7 @@
 """``bertfam init``."""
 
 import argparse
+import shlex
 from pathlib import Path
 
 from bertfam_tf.cli.common import Commands, add_command, column
@@ -79,4 +80,4 @@ def run(options: argparse.Namespace) -> None:
     print(f"\nThe recipe is {output}:\n\n{printable_lines(text)}")
     if "dev" not in data:
         print("No split is held out for evaluation: use --holdout 0.1, or --dev FILE.")
-    print(f"Next: bertfam train {output}")
+    print(f"Next: bertfam train {shlex.quote(str(output))}")

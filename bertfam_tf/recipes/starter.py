@@ -128,6 +128,11 @@ def inspect(
         column_of, labels = _columns(Path(file), kind, columns)
         task = task or _task_of(labels)
         data |= column_of
+        if missing := sorted(set(trainable_task(task).fields.required) - column_of.keys()):
+            raise ValueError(
+                f"{task} reads {', '.join(missing)} too, which init does not look for in tables; "
+                "name the columns in data.columns of a recipe."
+            )
         if trainable_task(task).labels_type is targets.Tags:
             data.pop("text_pair", None)
     else:

@@ -103,13 +103,19 @@ def test_mistakes_are_named(recipe, override, error, tmp_path, capsys):
     assert not (tmp_path / "run" / "model").exists()
 
 
-def test_commands_on_a_run_read_the_settings_of_a_task(recipe, smallest, tmp_path, capsys):
-    run, file = tmp_path / "run", tmp_path / "films.tsv"
+@pytest.fixture
+def run(recipe, smallest, tmp_path):
+    """The directory of a run, whose model is untrained."""
     backbone, tokenizer = bf.load_backbone(smallest), bf.load_tokenizer(smallest)
     film = bf.TextClassifier(backbone, tokenizer, labels=["neg", "pos"], pair=False)
     score = bf.TextRegressor(backbone, tokenizer, pair=True)
-    bf.MultiTask({"film": film, "score": score}).save(run / "model")
-    recipe.rename(run / "recipe.yaml")
+    bf.MultiTask({"film": film, "score": score}).save(tmp_path / "run" / "model")
+    recipe.rename(tmp_path / "run" / "recipe.yaml")
+    return tmp_path / "run"
+
+
+def test_commands_on_a_run_read_the_settings_of_a_task(run, tmp_path, capsys):
+    file = tmp_path / "films.tsv"
     output = tmp_path / "answers.jsonl"
     files = ["--input", str(file), "--output", str(output)]
     assert main(["predict", str(run), "--task", "film", *files]) == 0
@@ -122,12 +128,7 @@ def test_commands_on_a_run_read_the_settings_of_a_task(recipe, smallest, tmp_pat
 
 
 @pytest.mark.full
-def test_heads_of_a_run_of_several_tasks(recipe, smallest, tmp_path, capsys):
-    run = tmp_path / "run"
-    backbone, tokenizer = bf.load_backbone(smallest), bf.load_tokenizer(smallest)
-    film = bf.TextClassifier(backbone, tokenizer, labels=["neg", "pos"], pair=False)
-    bf.MultiTask({"film": film}).save(run / "model")
-    recipe.rename(run / "recipe.yaml")
+def test_heads_of_a_run_of_several_tasks(run, tmp_path, capsys):
     command = ["analyze", str(run), "--task", "film", "--heads", "--output", str(tmp_path / "page")]
     assert main(command) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["metric"] == "accuracy"

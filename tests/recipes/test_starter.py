@@ -160,6 +160,7 @@ def test_columns_that_are_named(init, tmp_path):
         ("text,label\na,\n", ["x.csv"], "x.csv: line 2"),
         ("text,label\na,b\nc,b\n", ["x.csv", "--text", "txt"], "Did you mean 'text'?"),
         ("text,label\na,b\n", ["x.csv", "--task", "Classifier"], "Unknown task 'Classifier'."),
+        ("text,label\na,0\n", ["x.csv", "--task", "MultipleChoice"], "reads choices too"),
         ("text,label\na,b\n", ["x.csv", "--dev", "y", "--holdout", "0.1"], "Choose one."),
         ("text,label\na,b\n", ["x.csv", "--holdout", "1.5"], "must be above 0 and below 1"),
         ("text,label\na,b\n", ["x.csv", "--format", "txt"], "has texts without labels"),
