@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import itertools
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,10 +13,11 @@ from typing import Any, TypeVar
 
 from bertfam_tf import files, parsing
 from bertfam_tf.names import truncated, truncated_repr
-from bertfam_tf.text.special_tokens import ROLES, Layout
+from bertfam_tf.text.special_tokens import NO_SPECIAL_TOKENS, ROLES, TOKEN_LISTS, Layout
 
 CONFIG_FILE = "tokenizer_config.json"
 JSON_FILE = "tokenizer.json"
+ADDED_FILE = "added_tokens.json"
 MODEL_CONFIG_FILE = "config.json"
 
 
@@ -257,6 +260,18 @@ def index_of_pieces(
     return ids
 
 
+def check_added_tokens(folder: Path, ids: Mapping[str, int]) -> None:
+    """Raises ValueError if the vocabulary lacks tokens of ``added_tokens.json``."""
+    file = folder / ADDED_FILE
+    added = read_json(file) if file.is_file() else {}
+    lost = [token for token, index in added.items() if ids.get(token) != index]
+    if lost:
+        raise ValueError(
+            f"{file}: {truncated_repr(lost[0])} and {len(lost) - 1} more tokens are not in the "
+            f"vocabulary; expected a {JSON_FILE} that has them, without other vocabulary files."
+        )
+
+
 def stated_special_tokens(config: dict[str, Any], path: Path) -> dict[str, Any]:
     """Returns the special tokens and layout in a ``tokenizer_config.json``.
 
@@ -272,23 +287,23 @@ def stated_special_tokens(config: dict[str, Any], path: Path) -> dict[str, Any]:
     """
     roles = {f"{role}_token": config.get(f"{role}_token") for role in ROLES}
     present = {name: token for name, token in roles.items() if token is not None}
-    additional = config.get("additional_special_tokens") or []
+    lists = {name: config.get(name) or [] for name in TOKEN_LISTS if name != "lstrip_tokens"}
     stated: dict[str, Any] = {name: token_text(token, path) for name, token in present.items()}
-    if additional:
-        stated["additional_special_tokens"] = tuple(token_text(token, path) for token in additional)
-    lstrip = [
+    for name, tokens in lists.items():
+        if tokens:
+            stated[name] = tuple(token_text(token, path) for token in tokens)
+    lstrip = dict.fromkeys(
         token["content"]
-        for token in (*present.values(), *additional)
+        for token in itertools.chain(present.values(), *lists.values())
         if isinstance(token, dict) and token.get("lstrip")
-    ]
+    )
     if lstrip:
         stated["lstrip_tokens"] = tuple(lstrip)
-    for name in ("added_tokens", "normalized_tokens"):
-        if config.get(name):
-            stated[name] = tuple(token_text(token, path) for token in config[name])
     if "split_special_tokens" in config:
         stated["special_tokens_in_text"] = not config["split_special_tokens"]
     if config.get("layout") is not None:
+        # Our own files have all tokens: one that is missing does not exist, whatever is usual.
+        stated = dataclasses.asdict(NO_SPECIAL_TOKENS) | stated
         try:
             stated["layout"] = Layout(**config["layout"])
         except (TypeError, ValueError) as error:

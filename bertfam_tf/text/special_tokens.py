@@ -182,10 +182,11 @@ def special_config(special: SpecialTokens, layout: Layout) -> dict[str, Any]:
 
     tokens = {f"{role}_token": special.of(role) for role in ROLES}
     return {
-        **{name: stored(token) for name, token in tokens.items() if token is not None},
+        # With null, transformers does not take the usual token of its class either.
+        **{name: token and stored(token) for name, token in tokens.items()},
         "additional_special_tokens": list(map(stored, special.additional_special_tokens)),
         **{
-            name: list(tokens)
+            name: list(map(stored, tokens))
             for name in ("added_tokens", "normalized_tokens")
             if (tokens := getattr(special, name))
         },

@@ -11,6 +11,7 @@ import tokenizers
 from tokenizers import AddedToken, models, pre_tokenizers, processors, trainers
 
 from bertfam_tf.text.kernels.merges import Merger, reachable_merges
+from bertfam_tf.text.special_tokens import SpecialTokens
 from bertfam_tf.text.tokenizers.byte_bpe import ByteBPETokenizer, byte_characters
 from tests.selection import in_full
 from tests.support.texts import hostile
@@ -155,6 +156,15 @@ def test_lossless(tokenizer):
     assert [
         text.decode() for text in tokenizer.detokenize(tokenizer.tokenize(lines)).numpy()
     ] == lines
+
+
+def test_added_tokens_are_lossless():
+    """Also with letters that stand for bytes in other pieces."""
+    pieces = [*byte_characters(), "café"]
+    tokenizer = ByteBPETokenizer(pieces, [], special_tokens=SpecialTokens(added_tokens=["café"]))
+    ids = tokenizer.tokenize("un café é")
+    assert len(ids) == 3 + 1 + 3
+    assert tokenizer.detokenize(ids).numpy().decode() == "un café é"
 
 
 @pytest.mark.parametrize("alphabet", ["ab", "abc"])

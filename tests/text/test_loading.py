@@ -239,6 +239,14 @@ def test_a_model_with_another_tokenizer_than_usual(tmp_path):
         load_tokenizer(tmp_path)
 
 
+def test_tokens_that_were_added_to_a_vocabulary(tmp_path):
+    write(tmp_path, {"vocab.txt": "[UNK]\na\n", "added_tokens.json": {"a": 1, "[E1]": 2}})
+    with pytest.raises(CheckpointError, match=r"added_tokens.json: '\[E1\]' and 0 more tokens are"):
+        load_tokenizer(tmp_path)
+    write(tmp_path, {"vocab.txt": "[UNK]\na\n[E1]\n"})
+    assert load_tokenizer(tmp_path).vocab_size == 3
+
+
 def test_merges_with_counts(tmp_path):
     write(tmp_path, {"vocab.json": {"a</w>": 0}, "merges.txt": "a b</w> 17\n"})
     assert find_kind(tmp_path) == "bpe"

@@ -1,12 +1,15 @@
 """Special tokens in text that absorb the white space before them, compared with Hugging Face's
 `tokenizers`."""
 
+import json
 import random
 
 import pytest
 import tensorflow as tf
 
-from bertfam_tf.text import SpecialTokens, WordPieceTokenizer
+from bertfam_tf.text import SpecialTokens, WordPieceTokenizer, load_tokenizer
+from bertfam_tf.text.special_tokens import A_THEN_B
+from bertfam_tf.text.tokenizers.byte_bpe import ByteBPETokenizer, byte_characters
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "<mask>", "<m>", "<m>>",
           "the", "a", "<", ">", "[", "]", "mask", "sep", "é"]  # fmt: skip
@@ -70,3 +73,26 @@ def test_the_end_of_a_row_is_no_space(tokenizer):
 def test_files_keep_them(tokenizer, tmp_path):
     tokenizer.save(tmp_path)
     assert WordPieceTokenizer.load(tmp_path).get_config() == tokenizer.get_config()
+
+
+def test_files_have_no_other_tokens(tmp_path):
+    """Neither those that the class usually has, nor its usual treatment of white space."""
+    few = SpecialTokens("[UNK]", added_tokens=("<m>",), lstrip_tokens=("<m>",))
+    WordPieceTokenizer(PIECES, special_tokens=few).save(tmp_path)
+    loaded = load_tokenizer(tmp_path)
+    assert loaded.special_tokens == few
+    assert loaded.tokenize("the <m>[MASK]").numpy().tolist() == [8, 6, 12, 14, 13]
+
+
+@pytest.mark.parametrize(
+    ("cls", "name"),
+    [("<s>", "RobertaTokenizer"), (None, "GPT2Tokenizer"), ("<c>", "ByteBPETokenizer")],
+)
+def test_byte_level_files_name_the_class_of_their_tokens(tmp_path, cls, name):
+    pieces = [*byte_characters(), "<s>", "</s>", "<pad>", "<unk>", "<mask>", "<c>"]
+    special = SpecialTokens("<unk>", cls, mask_token="<mask>")
+    one = ByteBPETokenizer(pieces, [], special_tokens=special, layout=A_THEN_B)
+    one.save(tmp_path)
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text("utf-8"))
+    assert config["tokenizer_class"] == name
+    assert load_tokenizer(tmp_path).get_config() == one.get_config()

@@ -15,6 +15,7 @@ from bertfam_tf.hints import Hinted
 from bertfam_tf.text import presets
 from bertfam_tf.text.files import (
     CONFIG_FILE,
+    check_added_tokens,
     errors_name_files,
     index_of_pieces,
     read_tokenizer_config,
@@ -432,9 +433,11 @@ class Tokenizer(Hinted, tf.Module):
             unk_token = arguments["special_tokens"].unk_token
             index_of_pieces(arguments["vocabulary"], str(source), unk_token)
         try:
-            return cls(**arguments)
+            tokenizer = cls(**arguments)
         except ValueError as error:
             raise ValueError(f"{source}: {error}") from error
+        check_added_tokens(folder, tokenizer._state.ids)
+        return tokenizer
 
     @classmethod
     def _published(

@@ -133,7 +133,12 @@ class ByteBPETokenizer(Tokenizer):
                 f"that {sources[0]} lacks; expected the files of one tokenizer."
             )
         to_byte = {char: byte for byte, char in enumerate(characters)}
-        texts = [_as_bytes(piece, to_byte) for piece in self._state.pieces]
+        # Not written in the characters of bytes, unless text is split into them too.
+        literal = {*special_tokens, *special_tokens.added_tokens} - symbols.keys()
+        texts = [
+            piece.encode() if piece in literal else _as_bytes(piece, to_byte)
+            for piece in self._state.pieces
+        ]
         later = normalized_tokens_in_text(special_tokens)
         self._normalized_matcher = matcher(later, special_tokens, ids, anything=True)
         with tf.init_scope():
@@ -364,7 +369,7 @@ class ByteBPETokenizer(Tokenizer):
                 if name not in roles or value in known}  # fmt: skip
 
     def _is_preset(self, options: Mapping[str, Any]) -> bool:
-        return ("cls_token" in options) == (self.special_tokens.cls_token is not None)
+        return options.get("cls_token") == self.special_tokens.cls_token
 
 
 def _words(data: tf.Tensor, codes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -22,13 +22,7 @@ from bertfam_tf import files, parsing
 from bertfam_tf.text.kernels.charsmap import is_digit, preparation
 from bertfam_tf.text.kernels.graph import Pieces, flags, unlikely
 from bertfam_tf.text.kernels.internals import bytes_of
-from bertfam_tf.text.special_tokens import (
-    CLS_A_SEP,
-    NO_SPECIAL_TOKENS,
-    ROLES,
-    Layout,
-    SpecialTokens,
-)
+from bertfam_tf.text.special_tokens import CLS_A_SEP, NO_SPECIAL_TOKENS, Layout, SpecialTokens
 from bertfam_tf.text.tokenizers.base import Tokenizer
 from bertfam_tf.text.tokenizers.matching import SpecialTokenMatcher, with_spellings
 from bertfam_tf.text.tokenizers.sentencepiece_model import (
@@ -182,7 +176,6 @@ class SentencePieceTokenizer(Tokenizer):
         name = _FAIRSEQ_FILE if options["fairseq_ids"] else _MODEL_FILE
         files.write(directory / name, self._model.content)
         return {
-            **{f"{role}_token": None for role in ROLES},
             "do_lower_case": options["lower_case"],
             "keep_accents": not options["strip_accents"],
             "remove_space": options["unify_spaces"],
