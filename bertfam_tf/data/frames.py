@@ -28,6 +28,9 @@ def from_pandas(x: Any, name: str = "") -> Any:
     if type(x) is tuple:
         return tuple(from_pandas(values, name) for values in x)
     if is_frame(x):
+        if not x.columns.is_unique:
+            repeated = str(x.columns[x.columns.duplicated()][0])
+            raise ValueError(f"The DataFrame has several columns {repeated!r}, expected one.")
         rows = np.stack([np.asarray(from_pandas(x[c], str(c))) for c in x.columns], axis=1)
         return rows.tolist() if rows.dtype == object else rows
     if not hasattr(x, "to_numpy"):

@@ -279,7 +279,7 @@ def examples(
         y = targets if len(targets) > 1 else next(iter(targets.values()))
     return (
         x,
-        from_pandas(tables.values_of(y, "the labels"), "the labels"),
+        tables.complete(from_pandas(tables.values_of(y, "the labels"), "the labels"), "the labels"),
         from_pandas(tables.values_of(sample_weight, "the weights"), "the weights"),
     )
 
@@ -300,6 +300,8 @@ def _texts_by_name(
     x = tables.of_tuples(x, fields, labelled, pair)
     if isinstance(x, Mapping):
         x = {name: tables.values_of(values, str(name)) for name, values in x.items()}
+        if labelled:
+            tables.complete(x.get(LABEL), LABEL)
     elif type(x) is tuple:
         x = tuple(tables.values_of(values, fields.required[0]) for values in x)
     return from_pandas(tables.values_of(x, fields.required[0]), fields.required[0])

@@ -43,7 +43,7 @@ def format_of(file: str | Path, default: str = "tsv") -> str:
     if is_published(file):
         return "tfds"
     path = next(iter(_matches(file)), Path(file))
-    suffix = path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
+    suffix = Path(path.name.lower().removesuffix(".gz")).suffix
     if path.is_dir() or (suffix not in _SUFFIXES and archive_of(path) is not None):
         return "race"
     if suffix == ".json" and path.is_file() and not _is_squad(path):

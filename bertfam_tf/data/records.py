@@ -55,8 +55,7 @@ def csv_rows(file: Path, columns: Mapping[str, Column]) -> Iterator[Row | Invali
     """
 
     def records() -> Iterator[_Record | InvalidRow]:
-        csv.field_size_limit(max(csv.field_size_limit(), _LARGEST_CELL))
-        reader = csv.reader(_lines(file), strict=True)
+        reader = csv_reader(file, strict=True)
         while True:
             number = reader.line_num + 1
             try:
@@ -73,10 +72,16 @@ def csv_rows(file: Path, columns: Mapping[str, Column]) -> Iterator[Row | Invali
     return _cells(file, columns, records())
 
 
-def _lines(file: Path) -> Iterator[str]:
+def csv_reader(file: Path, errors: str = "surrogateescape", **options: Any) -> Any:
+    """Returns Python's reader of a file, with the ``errors`` of ``bytes.decode``."""
+    csv.field_size_limit(max(csv.field_size_limit(), _LARGEST_CELL))
+    return csv.reader(_lines(file, errors), **options)
+
+
+def _lines(file: Path, errors: str) -> Iterator[str]:
     """Yields lines with their ends, where a carriage return alone is one too."""
     for line in parsing.byte_lines(file):
-        text = line.decode("utf-8", "surrogateescape")
+        text = line.decode("utf-8", errors)
         if "\r" in text.removesuffix("\n").removesuffix("\r"):
             yield from io.StringIO(text, newline="")
         else:
@@ -271,18 +276,25 @@ def _label(location: str, record: dict, key: str | int) -> Any:
 
 def _text(location: str, record: dict, key: str | int) -> Any:
     value = _lookup(location, record, str(key))
-    if isinstance(value, list) and all(isinstance(word, str | int | float) for word in value):
-        return [word if isinstance(word, str) else json.dumps(word) for word in value]
+    if isinstance(value, list) and all(map(_is_plain, value)):
+        return list(map(_written, value))
     if isinstance(value, bytes):
         error = parsing.not_utf8(f"{location}: {key}", value)
         if error:
             raise InvalidRow("encoding", error)
         return value.decode()
-    if isinstance(value, str):
-        return value
-    if isinstance(value, int | float):
-        return json.dumps(value)
+    if _is_plain(value):
+        return _written(value)
     raise InvalidRow("value", f"{location}: {key} must be a string or number, got {_short(value)}.")
+
+
+def _is_plain(value: Any) -> bool:
+    # Python and pandas write missing values as NaN, which JSON does not have.
+    return isinstance(value, str | int | float) and value == value
+
+
+def _written(value: str | float) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _lookup(location: str, record: dict, path: str) -> Any:
@@ -323,6 +335,8 @@ def _position(file: Path, header: list[str], column: str | int) -> int:
     if isinstance(column, str):
         if column not in header:
             raise ValueError(f"{file}, first line: {unknown('column', column, header)}")
+        if header.count(column) > 1:
+            raise ValueError(f"{file} has {header.count(column)} columns {column!r}, expected one.")
         return header.index(column)
     if not 0 <= column < len(header):
         raise ValueError(f"{file} has {len(header)} columns; there is no column {column}.")

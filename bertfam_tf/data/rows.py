@@ -160,10 +160,12 @@ class Rows:
 
     def _with_target(self, row: Row) -> Row | InvalidRow:
         for name, value in row.features.items():
-            first_value = None if self._first is None else self._first.features[name]
-            if isinstance(first_value, list) and len(value) != len(first_value):
-                size = len(first_value)
-                text = f"{row.location} has {len(value)} {name}, expected {size} as before."
+            before = value if self._first is None else self._first.features[name]
+            size, expected = (
+                len(v) if isinstance(v, list) else "no list of" for v in (value, before)
+            )
+            if size != expected or size == 0:
+                text = f"{row.location} has {size} {name}, expected {expected or 'some'} as before."
                 return InvalidRow(name, text, row.lines)
         if self.target is None:
             return row._replace(label=None)

@@ -11,7 +11,7 @@ from typing import Any
 
 from bertfam_tf import parsing
 from bertfam_tf.data.columnar import class_names, named, opened, records
-from bertfam_tf.data.records import elements, is_json_array
+from bertfam_tf.data.records import csv_reader, elements, is_json_array
 from bertfam_tf.data.rows import InvalidRow
 from bertfam_tf.names import join_names
 
@@ -79,10 +79,10 @@ def _object(file: Path, line: bytes) -> Any:
 
 
 def _cells(file: Path, format: str, count: int) -> list[dict[str | int, Any]]:
-    lines = (line.decode("utf-8", "replace") for line in parsing.byte_lines(file))
     if format == "csv":
-        records: Iterable[list[str]] = csv.reader(lines)
+        records: Iterable[list[str]] = csv_reader(file, "replace")
     else:
+        lines = (line.decode("utf-8", "replace") for line in parsing.byte_lines(file))
         records = (line.rstrip("\r\n").split("\t") for line in lines)
     try:
         table = list(islice(records, count + 1))

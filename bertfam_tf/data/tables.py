@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
+
 from bertfam_tf.data.columnar import class_names, named, pyarrow
 from bertfam_tf.data.fields import LABEL, Fields
 from bertfam_tf.data.frames import from_pandas, is_frame
@@ -199,10 +201,14 @@ def complete(values: Any, name: str) -> Any:
     """Returns values, of which none may be missing.
 
     Raises:
-        ValueError: for None; the message names row and column.
+        ValueError: for None and NaN; the message names row and column.
     """
-    if isinstance(values, list):
-        missing = [row for row, value in enumerate(values) if value is None]
+    if isinstance(values, list) or (isinstance(values, np.ndarray) and values.dtype.kind == "O"):
+        missing = [
+            row
+            for row, value in enumerate(values)
+            if value is None or (isinstance(value, float) and value != value)
+        ]
         if missing:
             raise ValueError(
                 f"Row {missing[0]} of {name!r} is missing, and {len(missing)} of {len(values)} "

@@ -89,7 +89,8 @@ class Tags(Target):
 
     def read(self, value: Any, features: Mapping[str, Any]) -> bytes:
         tags = value if isinstance(value, list) else _one(value, "tags").split()
-        words = features["text"].split()
+        # As the graph splits the text, also at white space outside of ASCII.
+        words = features["text"].decode("utf-8", "replace").split()
         if len(tags) != len(words):
             raise ValueError(f"{len(tags)} tags for {len(words)} words.")
         if any(not tag or " " in tag for tag in tags):

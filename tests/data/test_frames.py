@@ -107,14 +107,22 @@ def test_lists_in_cells():
         ((pd.Series(["a", pd.NA], dtype="string[pyarrow]"),), "^Row 1 of 'text' is missing"),
         ((FRAME.assign(text_pair=["d", None, "f"]),), r"^Row 1 \(index 4\) of 'text_pair'"),
         ((A, pd.Series([1, None, 0])), "^Row 1 of 'the labels' is missing"),
-        ((A, pd.Series(["x", None, "y"], name="stars")), "^Row 1 of 'stars' is missing"),
+        (
+            (A, pd.Series(["x", None, "y"], dtype=object, name="stars")),
+            "^Row 1 of 'stars' is missing",
+        ),
         ((A, Y, pd.Series([1.0, None, 2.0])), "^Row 1 of 'the weights' is missing"),
+        ((A, ["x", np.nan, "y"]), "^Row 1 of 'the labels' is missing"),
+        ((A, np.array(["x", None, "y"], object)), "^Row 1 of 'the labels' is missing"),
+        (({"text": A, "label": [None, 1, np.nan]},), "^Row 0 of 'label' is missing, and 2 of 3"),
+        (([{"text": "a", "label": np.nan}],), "^Row 0 of 'label' is missing"),
+        ((FRAME[["text", "text"]],), "^The DataFrame has several columns 'text', expected one"),
         ((FRAME[["label"]],), r"has no column 'text', only \['label'\]"),
         ((FRAME["id"],), "^Example 0 of 'text' must be a string, got 7"),
         ((FRAME["text"][:0],), "There is no text"),
         ((FRAME["text"], FRAME["label"][:2]), r"differ in number: \[2, 3\]"),
     ],
-    ids=range(11),
+    ids=range(16),
 )
 def test_errors(arguments, error):
     with pytest.raises(ValueError, match=error):

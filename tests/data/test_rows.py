@@ -170,6 +170,7 @@ def _elements_unchecked(rows):
         ("t.csv", 'text,label\na,b\n"a,c\n', targets.Name(), r"t\.csv: line 3 is not CSV"),
         ("t.csv", "text,label\na,b\n", targets.Name(["x"]), r"line 2: The label 'b' is not one of"),
         ("t.csv", "text,label\na,b\n", targets.Name({"x": "y"}), r"line 2: The label 'b' is not"),
+        ("t.csv", "text,label,label\na,b,c\n", targets.Name(), r"has 2 columns 'label'"),
         ("t.csv", "text,label\na,1_0\n", targets.Number(), r"line 2: '1_0' is not a number"),
         ("t.csv", "text,label\na,nan\n", targets.Number(), r"line 2: 'nan' is not a number"),
         ("t.csv", "text,label\na b,O\n", targets.Tags(), r"line 2: 1 tags for 2 words"),
@@ -177,9 +178,13 @@ def _elements_unchecked(rows):
         ("t.jsonl", '{"text": "a", "lable": 1}', targets.Name(), "Did you mean 'lable'"),
         ("t.jsonl", "\n[1]\n", targets.Name(), r"line 2 is not a JSON object"),
         ("t.jsonl", '{"text": null, "label": 1}', targets.Name(), "must be a string or number"),
+        ("t.jsonl", '{"text": NaN, "label": 1}', targets.Name(), "or number, got NaN"),
+        ("t.jsonl", '{"text": "a", "label": NaN}', targets.Name(), "or number, got NaN"),
+        ("t.jsonl", '{"text": ["a", NaN], "label": "O O"}', targets.Tags(), "or number, got "),
         ("t.jsonl", b'{"text": "\xff"}', targets.Name(), r"line 1 is not JSON: .*utf-8"),
         ("t.jsonl", "[" * 100_000, targets.Name(), r"line 1 is not JSON"),
         ("t.conll", "a O\nb\n\n", targets.Tags(), r"t\.conll: line 2 has 1 columns; expected 2"),
+        ("t.conll", "a\xa0b O\n\n", targets.Tags(), r"t\.conll: line 1: 1 tags for 2 words"),
         ("t.conll", "a X\n\nb Y\n", targets.Tags(["X"]), r"line 3: The tag 'Y' is not one of: X"),
         ("t.json", "{}", targets.Answers(), r"t\.json has no list 'data'"),
         ("t.json", "{", targets.Answers(), r"t\.json is not JSON"),
@@ -192,11 +197,19 @@ def test_errors_name_the_location(tmp_path, name, content, target, error):
         read_rows(_write(tmp_path, name, content), target=target)
 
 
-def test_rows_of_other_widths(tmp_path):
-    lines = ['{"t": "a", "o": ["x", "y"], "r": 0}', '{"t": "a", "o": ["x"], "r": 0}']
+@pytest.mark.parametrize(
+    ("first", "second", "error"),
+    [
+        ('["x", "y"]', '["x"]', "line 2 has 1 choices, expected 2 as before"),
+        ('["x", "y"]', '"xy"', "line 2 has no list of choices, expected 2 as before"),
+        ("[]", "[]", "line 1 has 0 choices, expected some"),
+    ],
+)
+def test_rows_of_other_widths(tmp_path, first, second, error):
+    lines = [f'{{"t": "a", "o": {choices}, "r": 0}}' for choices in (first, second)]
     file = _write(tmp_path, "t.jsonl", "\n".join(lines))
     columns = {"text": "t", "choices": "o", "label": "r"}
-    with pytest.raises(ValueError, match=r"line 2 has 1 choices, expected 2 as before"):
+    with pytest.raises(ValueError, match=error):
         read_rows(file, columns, target=targets.Choice())
 
 
@@ -242,6 +255,9 @@ def test_what_cannot_be_read(arguments, error):
 def test_formats_by_name(tmp_path):
     assert [format_of(f"x.{end}") for end in ("csv", "jsonl", "json", "conll", "train")] == [
         *("csv", "jsonl", "squad", "conll", "tsv")
+    ]
+    assert [format_of(f"X.{end}") for end in ("CSV", "JSONL.GZ", "Parquet")] == [
+        *("csv", "jsonl", "parquet")
     ]
     assert format_of(tmp_path) == "race"
     assert format_of("eng.train", "conll") == "conll"

@@ -144,6 +144,14 @@ def test_a_parquet_file_with_names_of_classes(tmp_path):
     assert guess_columns(rows) == {"text": "message", "label": "intent"}
 
 
+def test_a_csv_file_of_another_system(tmp_path):
+    """With carriage returns alone, and a cell that is longer than Python's default limit."""
+    cell = "a" * (1 << 18)
+    (tmp_path / "mac.csv").write_bytes(f"text,label\r{cell},x\rb,y\r".encode())
+    rows = [{"text": cell, "label": "x"}, {"text": "b", "label": "y"}]
+    assert sample(tmp_path / "mac.csv", "csv") == rows
+
+
 def test_columns_that_are_named(init, tmp_path):
     _csv(tmp_path / "x.csv", [("1", "2", "a", "u"), ("3", "4", "a", "v")] * 2, "a,b,c,d\n")
     printed, recipe = init("x.csv", "--text", "d", "--label", "a", "--task", "TextClassifier")
