@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -32,7 +33,7 @@ def conll_rows(
     began, width = 0, None
     wrong: InvalidRow | None = None
     broken = ""
-    for number, line in enumerate(_with_final_blank_line(parsing.byte_lines(file)), 1):
+    for number, line in enumerate(itertools.chain(parsing.byte_lines(file), [b""]), 1):
         line = line.strip(b" \t\r\n")
         if not line or line.startswith(_DOCUMENT):
             if wrong is not None:
@@ -59,11 +60,6 @@ def conll_rows(
         words.append(cells[word])
         if tag is not None:
             tags.append(cells[tag].decode("utf-8", "replace"))
-
-
-def _with_final_blank_line(lines: Iterator[bytes]) -> Iterator[bytes]:
-    yield from lines
-    yield b""
 
 
 def to_iob2(tags: Sequence[str]) -> list[str]:

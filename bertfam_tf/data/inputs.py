@@ -228,17 +228,13 @@ def _from_batches(
             if new_shapes != shapes:
                 raise ValueError(
                     "Examples of a generator must have the same shapes in each batch, "
-                    f"got {_as_tuples(new_shapes)} after {_as_tuples(shapes)}."
+                    f"got {[*map(tuple, new_shapes)]} after {[*map(tuple, shapes)]}."
                 )
             yield batch
 
     return tf.data.Dataset.from_generator(
         lambda: marked(read()), output_signature=tf.nest.pack_sequence_as(example, specs)
     )
-
-
-def _as_tuples(shapes: list[list[Any]]) -> list[tuple]:
-    return [tuple(shape) for shape in shapes]
 
 
 def examples(
@@ -452,11 +448,10 @@ def _as_tuple(fields: Fields, *element: Any) -> tuple:
     if isinstance(x, Mapping):
         if not rest:
             x, rest = _split_label(x)
-        fields.check(x)
     else:
         x = x if isinstance(x, tuple) else (x,)
         x = dict(zip((*fields.required, *fields.optional), x, strict=False))
-        fields.check(x)
+    fields.check(x)
     for name, value in x.items():
         if value.dtype != tf.string:
             raise ValueError(f"{name!r} of a data set must be strings, got {value.dtype.name}.")

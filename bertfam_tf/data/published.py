@@ -60,13 +60,12 @@ class Published:
         except (tfds.core.registered.DatasetNotFoundError, ValueError) as error:
             text = str(error).strip().split("\n")[0]
             raise ValueError(f"tensorflow-datasets has no {name}: {text}") from error
-        known = columns_of(name)
+        known, features = columns_of(name), self._builder.info.features
         if columns is None and known is None:
-            features = join_names(self._builder.info.features)
             raise ValueError(
-                f"data.columns must specify which features of {name} to use: {features}."
+                f"data.columns must specify which features of {name} to use: "
+                f"{join_names(features)}."
             )
-        features = self._builder.info.features
         self._columns = dict(known or {} if columns is None else columns)
         for column_name, usual in (known or {}).items():
             # The default name of a column that this data set calls otherwise.
@@ -75,8 +74,7 @@ class Published:
         for column in self._columns.values():
             for path in column if isinstance(column, list) else [column]:
                 top = str(path).split(".")[0]
-                if top not in self._builder.info.features:
-                    features = self._builder.info.features
+                if top not in features:
                     raise ValueError(f"{name}: {unknown('feature', top, features)}")
         self._builder.download_and_prepare()
 

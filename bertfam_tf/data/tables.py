@@ -70,7 +70,8 @@ def as_table(x: Any) -> Table | None:
         return _of_dicts(x)
     if hasattr(x, "to_pylist") and hasattr(x, "column_names"):  # pyarrow's tables and batches
         return _of_arrow(x)
-    if hasattr(x, "__arrow_c_stream__") and not hasattr(x, "to_pylist") and not _is_column(x):
+    is_column = hasattr(x, "to_numpy") or hasattr(x, "to_pylist") or _of(x, "datasets")
+    if hasattr(x, "__arrow_c_stream__") and not is_column:
         return _of_arrow(pyarrow(f"A {type(x).__name__}").table(x))
     return None
 
@@ -230,10 +231,6 @@ def values_of(x: Any, name: str = "") -> Any:
     if _of(x, "datasets") and hasattr(x, "__len__") and not hasattr(x, "column_names"):
         return complete(list(x), name)
     return x
-
-
-def _is_column(x: Any) -> bool:
-    return hasattr(x, "to_numpy") or _of(x, "datasets")
 
 
 def _each(column: Any) -> Iterable[Any]:

@@ -47,7 +47,9 @@ def save_published(
     Raises:
         ValueError: transformers has no equivalent; nothing is written.
     """
-    fast = None if _is_moses(tokenizer) else tokenizer_json(tokenizer)
+    options = tokenizer.get_config()
+    moses = isinstance(tokenizer, BPETokenizer) and options["splitter"] == "moses"
+    fast = None if moses else tokenizer_json(tokenizer)
     if fast is None:
         _check_moses(tokenizer, any_language)
     tokenizer.save(directory)
@@ -56,7 +58,6 @@ def save_published(
     tokens = special_names(tokenizer)
     if pad_id is not None:
         tokens.setdefault("pad_token", tokenizer.id_to_token(pad_id))
-    options = tokenizer.get_config()
     additional = list(options["additional_special_tokens"])
     if fast is None:
         # This class begins texts with ``bos_token``; the real one is kept as a special token.
@@ -94,10 +95,6 @@ def _described(token: str, lstrip: set[str]) -> Any:
     if isinstance(settings, Mapping):
         return {"__type": "AddedToken", **settings, "special": True}
     return settings
-
-
-def _is_moses(tokenizer: Tokenizer) -> bool:
-    return isinstance(tokenizer, BPETokenizer) and tokenizer.get_config()["splitter"] == "moses"
 
 
 def _check_moses(tokenizer: Tokenizer, any_language: bool) -> None:

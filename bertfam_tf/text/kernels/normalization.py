@@ -253,10 +253,6 @@ def chain(steps: Sequence[Step | Mapping[int, str]]) -> list[Step]:
         changes: dict[int, str] = {}
         for step in cast(list[Mapping[int, str]], list(group)):
             later = {code: text for code, text in step.items() if code not in changes}
-            changes = {code: _mapped(text, step) for code, text in changes.items()} | later
+            changes = {code: text.translate(step) for code, text in changes.items()} | later
         result.append(Replaced(changes))
     return result
-
-
-def _mapped(text: str, changes: Mapping[int, str]) -> str:
-    return "".join(changes.get(ord(char), char) for char in text)

@@ -184,12 +184,8 @@ def _affected(form: Form) -> np.ndarray:
         return result
     pairs = _compositions()
     composed = set(pairs.values())
-    stable = {code for code in composed if form == "NFC" or code not in _compatible()}
+    compatible = members(tables("tokenizers")["COMPATIBLE"])
+    stable = {code for code in composed if form == "NFC" or not compatible[code]}
     result[[code for code in apart if code not in stable]] = True
     result[[second for _, second in pairs]] = True
     return result
-
-
-@functools.cache
-def _compatible() -> set[int]:
-    return set(np.flatnonzero(members(tables("tokenizers")["COMPATIBLE"])).tolist())

@@ -37,6 +37,12 @@ from bertfam_tf.text.tokenizers.matching import SpecialTokenMatcher, matcher, to
 from bertfam_tf.text.tokenizers.state import State
 
 
+def _id_of(role: str) -> Any:
+    """Returns a property of ``Tokenizer``."""
+    text = f"The id of ``{role}_token``. Raises ValueError if there is none."
+    return property(lambda tokenizer: tokenizer.special_id(role), doc=text)
+
+
 class Tokenizer(Hinted, tf.Module):
     """Converts text to piece ids and byte offsets, entirely in the graph.
 
@@ -199,40 +205,7 @@ class Tokenizer(Hinted, tf.Module):
             raise ValueError(f"this {type(self).__name__} has no {role}_token.")
         return self.token_to_id(token)
 
-    @property
-    def unk_id(self) -> int:
-        """The id of ``unk_token``. Raises ValueError if there is none."""
-        return self.special_id("unk")
-
-    @property
-    def cls_id(self) -> int:
-        """The id of ``cls_token``. Raises ValueError if there is none."""
-        return self.special_id("cls")
-
-    @property
-    def sep_id(self) -> int:
-        """The id of ``sep_token``. Raises ValueError if there is none."""
-        return self.special_id("sep")
-
-    @property
-    def pad_id(self) -> int:
-        """The id of ``pad_token``. Raises ValueError if there is none."""
-        return self.special_id("pad")
-
-    @property
-    def mask_id(self) -> int:
-        """The id of ``mask_token``. Raises ValueError if there is none."""
-        return self.special_id("mask")
-
-    @property
-    def bos_id(self) -> int:
-        """The id of ``bos_token``. Raises ValueError if there is none."""
-        return self.special_id("bos")
-
-    @property
-    def eos_id(self) -> int:
-        """The id of ``eos_token``. Raises ValueError if there is none."""
-        return self.special_id("eos")
+    unk_id, cls_id, sep_id, pad_id, mask_id, bos_id, eos_id = map(_id_of, ROLES)
 
     @property
     def special_ids(self) -> dict[str, Any]:

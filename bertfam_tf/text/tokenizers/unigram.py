@@ -363,7 +363,7 @@ def _steps_of(step: Mapping[str, Any]) -> Sequence[Any]:
     """
     kind = step.get("type")
     if kind == "Lowercase":
-        return [dict(_lower())]
+        return [dict(classes().lower)]
     if kind == "StripAccents":
         return [accents()]
     if kind in ("NFC", "NFD", "NFKC", "NFKD"):
@@ -375,10 +375,6 @@ def _steps_of(step: Mapping[str, Any]) -> Sequence[Any]:
     if kind == "Replace":
         return [_replacement(step["pattern"], step["content"])]
     raise ValueError(f"the normalizer is {truncated_repr(kind)}, expected one of {_STEPS}.")
-
-
-def _lower() -> Mapping[int, str]:
-    return classes().lower
 
 
 def _precompiled(text: str | None) -> Sequence[Any]:
