@@ -15,6 +15,8 @@ from bertfam_tf.user_warnings import renamed_arguments
 class _RankingMean(keras.metrics.Mean):
     """The mean score of the queries that have a relevant document.
 
+    Of documents with equal scores, the least relevant ranks first; NaN is the lowest score.
+
     Args:
         k: the number of first documents that count.
 
@@ -31,10 +33,13 @@ class _RankingMean(keras.metrics.Mean):
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         true, scores = (tf.cast(x, tf.float32) for x in (y_true, y_pred))
         missing = tf.math.is_nan(true)
+        scores = tf.where(tf.math.is_nan(scores), scores.dtype.min, scores)
+        scores = tf.where(missing, -np.inf, scores)
         true = tf.where(missing, 0.0, true)
-        order = tf.argsort(
-            tf.where(missing, -np.inf, scores), axis=-1, direction="DESCENDING", stable=True
-        )
+        # Data often have the relevant document first, which must not decide between equal scores.
+        worst_first = tf.argsort(true)
+        true, scores = (tf.gather(x, worst_first, batch_dims=1) for x in (true, scores))
+        order = tf.argsort(scores, direction="DESCENDING", stable=True)
         ranked = tf.gather(true, order, batch_dims=1)[:, : self.k]
         weight = tf.cast(tf.reduce_any(true > 0, axis=-1), tf.float32)
         if sample_weight is not None:
@@ -131,7 +136,8 @@ def retrieval_scores(
     """Computes scores of search results, as means over the queries.
 
     Args:
-        retrieved: the search results of each query, as document indices, best first.
+        retrieved: the search results of each query, as document indices, best first; repeated
+            ones count once.
         relevant: the relevant documents of each query, at least one: a dict from document to
             relevance, or a list of documents with relevance 1.
         k: the number of first documents that count.
@@ -156,7 +162,7 @@ def retrieval_scores(
         best = sorted((gain for gain in gains.values() if gain > 0), reverse=True)
         if not best:
             raise ValueError(f"Query {row} has no relevant document.")
-        gained = [gains.get(document, 0.0) for document in documents[:k]]
+        gained = [gains.get(document, 0.0) for document in [*dict.fromkeys(documents)][:k]]
         hits = [i for i, gain in enumerate(gained) if gain > 0]
         discounts = 1 / np.log2(np.arange(2, k + 2))
         ideal = float(np.dot(best[:k], discounts[: len(best[:k])]))

@@ -55,6 +55,14 @@ def test_by_definition(k):
     assert (again.k, again.name) == (k, f"ndcg_{k}")
 
 
+@pytest.mark.parametrize("score", [0.5, NAN])
+def test_equal_scores_are_no_ranking(score):
+    """A collapsed or diverged model, on data whose first document is the relevant one."""
+    for metric, expected in ((NDCG(), 1 / math.log2(5)), (MRR(), 1 / 4)):
+        metric.update_state([[1, 0, 0, 0, NAN]], [[score] * 4 + [9.0]])
+        assert float(metric.result()) == pytest.approx(expected)
+
+
 def test_names():
     assert (by_name("ndcg_10").k, by_name("mrr_10").name) == (10, "mrr_10")
 
@@ -68,6 +76,7 @@ def test_retrieval():
         "mrr_3": pytest.approx((1 / 2 + 1 / 3) / 2),
         "recall_3": pytest.approx(0.5),
     }
+    assert retrieval_scores([[1, 1, 2, 3]], [[1, 3]], k=3)["recall_3"] == 1.0  # repeated
     with pytest.raises(ValueError, match="Query 1 has no relevant document"):
         retrieval_scores(found, [[1], []])
     with pytest.raises(ValueError, match="the same number of queries, at least 1, got 2 and 1"):
