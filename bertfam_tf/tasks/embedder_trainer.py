@@ -378,8 +378,6 @@ class _Similarity:
 
     def loss(self, outputs: Any, heads: Any, batch: Batch) -> dict[str, SumAndCount]:
         vectors = ops.cast(outputs, "float32")
-        if self.kind == "contrastive":
-            others = _equal_to_positive(batch.inputs)
         parts = []
         for width in self.widths:
             x = vectors[..., :width]
@@ -389,57 +387,70 @@ class _Similarity:
                 continue
             x = ops.normalize(x, axis=-1)
             if self.kind == "contrastive":
-                parts.append(self._contrastive(x, others, batch.weights))
+                parts.append(self._contrastive(x, batch))
                 continue
             if self.kind == "supervised_contrastive":
-                parts.append(self._of_classes(x, batch.targets))
+                parts.append(self._of_classes(x, batch))
                 continue
             cosines = ops.sum(x[:, 0] * x[:, 1], axis=-1)  # (batch,)
             if self.kind == "cosine":
                 parts.append(mean_loss(ops.square(cosines - batch.targets), batch.weights))
             else:
-                parts.append(self._cosent(cosines, batch.targets))
+                parts.append(self._cosent(cosines, batch))
         # Each has the same count.
         return {"loss": (sum(total for total, _ in parts), parts[0][1])}
 
-    def _contrastive(self, x: Any, equal: Any, weights: Any) -> SumAndCount:
+    def _contrastive(self, x: Any, batch: Batch) -> SumAndCount:
         count = ops.shape(x)[0]
-        first, second = x[:, 0], x[:, 1]  # (batch, width)
-        scores = ops.matmul(first, ops.transpose(second)) / self.temperature  # (batch, batch)
+        ids = batch.inputs["token_ids"]
+        ids = ops.reshape(ids, (*ops.shape(ids)[:2], -1))
+        # The second texts, then the negatives.
+        candidates, candidate_ids = (
+            ops.concatenate([y[:, 1], ops.reshape(y[:, 2:], (-1, ops.shape(y)[-1]))], axis=0)
+            for y in (x, ids)
+        )
+        scores = ops.matmul(x[:, 0], ops.transpose(candidates)) / self.temperature
+        equal = _equal_to_own(ids[:, 1], candidate_ids)  # (batch, candidates)
         scores = ops.where(equal, -1e9, scores)
         right = ops.arange(count)
-        backward = None
-        if self.symmetric:
-            backward = ops.sparse_categorical_crossentropy(
-                right, ops.transpose(scores), from_logits=True
-            )
-        negatives = ops.reshape(x[:, 2:], (-1, x.shape[-1]))
-        others = ops.matmul(first, ops.transpose(negatives)) / self.temperature
-        scores = ops.concatenate([scores, others], axis=1)
         losses = ops.sparse_categorical_crossentropy(right, scores, from_logits=True)
-        return mean_loss(losses if backward is None else (losses + backward) / 2, weights)
+        if self.symmetric:
+            backward = ops.transpose(scores[:, :count])
+            backward = ops.where(_equal_to_own(ids[:, 0], ids[:, 0]), -1e9, backward)
+            losses += ops.sparse_categorical_crossentropy(right, backward, from_logits=True)
+            losses /= 2
+        return mean_loss(losses, batch.weights)
 
-    def _of_classes(self, x: Any, classes: Any) -> SumAndCount:
+    def _of_classes(self, x: Any, batch: Batch) -> SumAndCount:
         texts = ops.reshape(x, (-1, x.shape[-1]))  # (2 batch, width)
-        classes = ops.repeat(classes, 2)
+        classes = ops.repeat(batch.targets, 2)
         itself = ops.eye(ops.shape(texts)[0], dtype="bool")
         scores = ops.matmul(texts, ops.transpose(texts)) / self.temperature
         log_chances = ops.log_softmax(ops.where(itself, -1e9, scores), axis=-1)
         same = ops.logical_and(classes[:, None] == classes[None, :], ops.logical_not(itself))
         same = ops.cast(same, "float32")
         losses = -ops.sum(same * log_chances, axis=-1) / ops.sum(same, axis=-1)
-        return mean_loss(losses, None)
+        return mean_loss(losses, None if batch.weights is None else ops.repeat(batch.weights, 2))
 
-    def _cosent(self, cosines: Any, targets: Any) -> SumAndCount:
+    def _cosent(self, cosines: Any, batch: Batch) -> SumAndCount:
+        targets, weights = batch.targets, batch.weights
         # For each pair of examples: by how much the wrong one has the larger cosine.
         differences = (cosines[:, None] - cosines[None, :]) / self.temperature
         wrong = ops.where(targets[:, None] < targets[None, :], differences, -1e9)
+        if weights is not None:  # as if each example were repeated as often
+            wrong += ops.log(weights[:, None] * weights[None, :])
         flat = ops.concatenate([ops.zeros((1,)), ops.reshape(wrong, (-1,))])
         return ops.logsumexp(flat), ops.ones(())
 
 
-def _equal_to_positive(inputs: Mapping[str, Any]) -> Any:
-    """Bool (batch, batch): whether the second texts of two different examples are equal."""
-    ids = inputs["token_ids"][:, 1]  # (batch, length)
-    equal = ops.all(ids[:, None] == ids[None], axis=-1)
-    return ops.logical_and(equal, ops.logical_not(ops.eye(ops.shape(ids)[0], dtype="bool")))
+def _equal_to_own(own: Any, candidates: Any) -> Any:
+    """Bool (batch, candidates): whether a candidate is equal to an example's own text.
+
+    Args:
+        own: token ids (batch, length).
+        candidates: token ids (candidates, length), of which the first ``batch`` are the examples'
+            own, which do not count.
+    """
+    equal = ops.all(own[:, None] == candidates[None], axis=-1)
+    itself = ops.arange(ops.shape(own)[0])[:, None] == ops.arange(ops.shape(candidates)[0])
+    return ops.logical_and(equal, ops.logical_not(itself))

@@ -216,20 +216,23 @@ class TextEmbedder(Task):
         first, second = ([features[0][name] for features in examples] for name in (TEXT, TEXT_PAIR))
         labelled = len(rows.element_spec) > 1
         negatives = [text for (features, *_) in examples for text in _negatives(features)]
+        # A first text with several second ones is one query, for which all of them are relevant.
+        texts = first if labelled else list(dict.fromkeys(first))
         documents = second if labelled else list(dict.fromkeys([*second, *negatives]))
         queries, vectors = (
-            unit_length(
-                self.predict(texts, batch_size=batch_size, prompt=prompt, language=language)
-            )
-            for texts, prompt in zip((first, documents), prompts, strict=True)
+            unit_length(self.predict(x, batch_size=batch_size, prompt=prompt, language=language))
+            for x, prompt in zip((texts, documents), prompts, strict=True)
         )
         if labelled:
             metric = Spearman()
             metric.update_state([float(y) for _, y in examples], np.sum(queries * vectors, axis=-1))
             return {"spearman": float(metric.result())}
         place = {text: i for i, text in enumerate(documents)}
+        relevant: dict[bytes, list[int]] = {text: [] for text in texts}
+        for query, text in zip(first, second, strict=True):
+            relevant[query].append(place[text])
         best, _ = nearest(queries, vectors, min(_RETRIEVED, len(documents)))
-        return retrieval_scores(best.tolist(), [[place[text]] for text in second], _RETRIEVED)
+        return retrieval_scores(best.tolist(), list(relevant.values()), _RETRIEVED)
 
     def __init__(
         self,

@@ -14,6 +14,8 @@ from tests.selection import only_in
 A = ["a good film", "the cast", "it is", "we play", "bad movie", "long"]
 B = ["good", "they act", "is it not ?", "you", "awful and dull 🙂", "short"]
 NEGATIVES = [["", "x"], ["the", "cast"], ["it", "was"], ["good", "you"], ["a", "b"], ["c", "d"]]
+# Negatives that are the right text of an example.
+EQUAL = np.array([[text == negative for row in NEGATIVES for negative in row] for text in B])
 SCORES = [0.1, 0.9, 0.3, 0.3, 0.5, 1.0]
 PAIRS = {"text": A, "text_pair": B}
 T = 0.1
@@ -45,7 +47,8 @@ def _expected(kind, a, b, negatives, labels, symmetric=False):
         return ((a - labels) ** 2).mean()
     cosines = _cosines(a, b)
     if kind == "contrastive":
-        scores = np.concatenate([cosines, _cosines(a, negatives)], axis=1) / T
+        of_negatives = np.where(EQUAL, -np.inf, _cosines(a, negatives))
+        scores = np.concatenate([cosines, of_negatives], axis=1) / T
         found = _cross_entropy(scores)
         return (found + _cross_entropy(cosines.T / T)).mean() / 2 if symmetric else found.mean()
     if kind == "supervised_contrastive":
@@ -104,6 +107,53 @@ def test_a_text_that_equals_the_right_one_is_no_negative(embedder):
     scores = _cosines(embedder.predict(A[:3]), embedder.predict([B[0], B[1], B[0]])) / T
     scores[0, 2] = scores[2, 0] = -np.inf
     assert found == pytest.approx(_cross_entropy(scores).mean(), rel=1e-5)
+
+
+@pytest.mark.extended
+def test_a_negative_or_first_text_that_equals_the_right_one(embedder):
+    """In both directions: a negative is another example's positive, and a question repeats."""
+    trainer = bf.EmbedderTrainer(embedder, temperature=T, symmetric=True)
+    data = {"text": [A[0], A[1], A[0]], "text_pair": B[:3], "negatives": [B[1], B[3], B[4]]}
+    found = trainer.evaluate(data, verbose=0)
+    first, second, negatives = (embedder.predict(texts) for texts in data.values())
+    forward = _cosines(first, np.concatenate([second, negatives])) / T
+    backward = forward[:, :3].T.copy()
+    forward[1, 3] = backward[0, 2] = backward[2, 0] = -np.inf
+    losses = _cross_entropy(forward) + _cross_entropy(backward)
+    assert found == pytest.approx(losses.mean() / 2, rel=1e-5)
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("kind", ["supervised_contrastive", "cosent"])
+def test_sample_weights(embedder, kind):
+    """A weight of 0 leaves an example out; for CoSENT, whose loss has a term for each pair of
+    examples, a weight of 2 repeats it."""
+    trainer = bf.EmbedderTrainer(embedder, kind, temperature=T)
+    labels = [0.0, 1.0, 0.0, 1.0, 2.0, 2.0]
+    none = trainer.evaluate(PAIRS, labels, sample_weight=[0.0] * 6, verbose=0)
+    assert none == pytest.approx(0, abs=1e-6)
+    if kind == "cosent":
+        weights, rows = [0.0, 2.0, 1.0, 1.0, 1.0, 1.0], [1, 1, 2, 3, 4, 5]
+        found = trainer.evaluate(PAIRS, labels, sample_weight=weights, verbose=0)
+        repeated = {name: [texts[i] for i in rows] for name, texts in PAIRS.items()}
+        expected = trainer.evaluate(repeated, [labels[i] for i in rows], verbose=0)
+    else:
+        found = trainer.evaluate(PAIRS, labels, sample_weight=[2.0] * 6, verbose=0)
+        expected = 2 * trainer.evaluate(PAIRS, labels, verbose=0)
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_query_with_several_answers(embedder, monkeypatch):
+    """All of them are relevant: a perfect search has the best scores."""
+    rows = {"text": ["a", "a", "b"], "text_pair": ["x", "y", "z"]}
+    vectors = dict(zip("abxyz", np.eye(2)[[0, 1, 0, 0, 1]], strict=True))
+    monkeypatch.setattr(
+        bf.TextEmbedder,
+        "predict",
+        lambda _, x, **options: np.stack([vectors[t.decode()] for t in x]),
+    )
+    scores = embedder.score(tf.data.Dataset.from_tensor_slices((rows,)))
+    assert scores == {"ndcg_10": 1.0, "mrr_10": 1.0, "recall_10": 1.0}
 
 
 @only_in("full", "5-0.0", "100-0.3", "4-0.0")
