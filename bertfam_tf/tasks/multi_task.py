@@ -271,9 +271,8 @@ class MultiTask(TextLearner):
 
     def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         for name, metrics in self._metrics_by_task.items():
-            weights = None if sample_weight is None else sample_weight.get(name)
             for metric in metrics:
-                metric.update_state(y[name], y_pred[name], sample_weight=weights)
+                metric.update_state(y[name], y_pred[name])
         return self.get_metrics_result()
 
     def count_batch(self, inputs: Any) -> Any:

@@ -156,6 +156,19 @@ def test_only_some_tasks_are_validated(smallest):
 
 
 @pytest.mark.extended
+def test_metrics_have_no_sample_weights(smallest):
+    """As in Keras, and as the task alone."""
+    model = bf.MultiTask(_tasks(smallest))
+    model.compile(keras.optimizers.SGD(0.0))
+    weights = [1.0, 0.0, 0.0, 0.0, 0.0, 0.0]
+    film = {"film": (*DATA["film"], weights)}
+    history = model.fit({**DATA, **film}, validation_data=film, verbose=0).history
+    alone = model["film"].evaluate(*DATA["film"], sample_weight=weights, return_dict=True)
+    assert history["val_film_accuracy"][0] == pytest.approx(alone["accuracy"])
+    assert history["val_film_loss"][0] == pytest.approx(alone["loss"])
+
+
+@pytest.mark.extended
 def test_save_and_load(model, tmp_path):
     model.save(tmp_path / "saved")
     with safe_open(tmp_path / "saved" / "model.safetensors", "np") as stored:
