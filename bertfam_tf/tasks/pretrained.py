@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, fields
 from difflib import get_close_matches
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -124,7 +126,13 @@ def _open_task(
     known = declared.names(kind)
     # A library's own files take precedence over the options of its format.
     stored = {n: v for n, v in checkpoint.options.items() if n in known} | published.options
-    options = {**stored, **{n: v for n, v in arguments.items() if v is not None or n not in stored}}
+    # None is the stored value, except for an option whose default is another value.
+    defaults = {f.name: f.default for f in fields(kind) if f.default is not MISSING}
+    options = stored | {
+        name: value
+        for name, value in arguments.items()
+        if value is not None or name not in stored or defaults.get(name) is not None
+    }
     head = cls.head_of(checkpoint.family.name)
     if classes is not None and not isinstance(options.get(classes), list | tuple):
         options[classes] = _class_names(checkpoint, head or "", classes, options.get(classes), path)
@@ -150,7 +158,7 @@ def _class_names(
     checkpoint: Checkpoint, head: str, option: str, count: Any, path: str | Path
 ) -> Any:
     """The names of the classes where no list of them is given, but their number, or nothing."""
-    if not isinstance(count, int | None):
+    if not isinstance(count, Integral | None):
         return count
     stored = checkpoint.head_labels(head) if head else None
     if count is not None and (stored is None or len(stored) != count):
@@ -253,7 +261,7 @@ def checked_labels(labels: Sequence[str] | int) -> list[str]:
     Raises:
         ValueError: for fewer than two, a repeated one, or one that is not a string.
     """
-    names = list(numbered(labels) if isinstance(labels, int) else labels)
+    names = list(numbered(labels) if isinstance(labels, Integral) else labels)
     repeated = [label for label, count in Counter(names).items() if count > 1]
     if len(names) < 2 or repeated or not all(isinstance(label, str) for label in names):
         raise ValueError(f"labels must be at least two distinct strings, got {names!r}.")

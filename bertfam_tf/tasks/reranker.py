@@ -19,6 +19,7 @@ from bertfam_tf.data.labels import numbers_of
 from bertfam_tf.data.tables import Columns
 from bertfam_tf.metrics import MRR, NDCG
 from bertfam_tf.models import Backbone
+from bertfam_tf.names import NO_TEXT
 from bertfam_tf.objectives.objective import SumAndCount
 from bertfam_tf.tasks.components import NO_LABELS, Signature, Targets, TaskComponents, Tensors
 from bertfam_tf.tasks.options import BackboneOverrides, OptionArguments, Options, option
@@ -253,6 +254,8 @@ class Reranker(Task):
             ValueError: if there are no documents, or one is not a string.
         """
         documents = list(documents)
+        if not documents:
+            raise ValueError(NO_TEXT)
         scores = self.predict(([query] * len(documents), documents), batch_size=batch_size)
         order = np.argsort(-scores, kind="stable")[:top_k].tolist()
         return [{"index": i, "score": float(scores[i]), "text": documents[i]} for i in order]

@@ -101,6 +101,15 @@ def test_hostile_texts(reranker):
         assert sorted(each["index"] for each in found) == list(range(len(texts)))
 
 
+def test_logits_of_a_stored_model_with_a_sigmoid(reranker, tmp_path):
+    reranker.save_pretrained(tmp_path / "model")
+    stored, logits = (
+        bf.Reranker.from_pretrained(tmp_path / "model", **options)
+        for options in ({}, {"activation": None})
+    )
+    assert (stored.activation, logits.activation) == ("sigmoid", None)
+
+
 @pytest.mark.extended
 def test_rank(reranker):
     documents = [*DOCUMENTS[0], "a good film", "the plot"] * 12  # more than one part of the model
