@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,6 +107,25 @@ class MultiLabelClassifier(TextClassifier):
         **options: Unpack[PretrainedMultiLabelArguments],
     ) -> Self:
         return super().from_pretrained(path, labels, language=language, **options)  # type: ignore[misc]
+
+    @property
+    def threshold(self) -> float:
+        """The lowest score of a label that is chosen. A micro-averaged F1 that was compiled with
+        the same threshold changes with it."""
+        return self.options.threshold
+
+    @threshold.setter
+    def threshold(self, value: float) -> None:
+        options = dataclasses.replace(self.options, threshold=float(value))
+        chosen = self._compile_metrics
+        compiled = chosen and (chosen._user_metrics, chosen._user_weighted_metrics)
+        for metric in keras.tree.flatten(compiled):
+            if isinstance(metric, MicroF1) and metric.threshold == self.threshold:
+                metric.threshold = options.threshold
+        self.options = options
+        # Their graphs have the threshold of the metric as a constant.
+        self.train_function = self.test_function = None
+        self.forget_graphs()
 
     def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> TaskComponents:
         labels = options.labels

@@ -14,6 +14,8 @@ from dataclasses import MISSING, dataclass, field
 from inspect import Parameter
 from typing import Any, Literal, Self, TypedDict
 
+import numpy as np
+
 from bertfam_tf.models import Backbone
 from bertfam_tf.names import unexpected
 from bertfam_tf.text.packing import Padding
@@ -192,9 +194,14 @@ def make(kind: type[Options], owner: str, args: Iterable[Any], kwargs: Mapping[s
     wrong = kwargs.keys() - set(names(kind))
     if wrong:
         raise TypeError(unexpected(owner, sorted(wrong), names(kind)))
-    settings = kind(*args, **kwargs)
+    settings = kind(*map(plain, args), **{name: plain(value) for name, value in kwargs.items()})
     check(settings)
     return settings
+
+
+def plain(value: Any) -> Any:
+    """Returns a scalar of NumPy as Python's, which JSON can store; other values unchanged."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def signature(kind: type[Options]) -> inspect.Signature:

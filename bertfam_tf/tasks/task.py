@@ -228,8 +228,9 @@ class Task(Hinted, TaskStorage, TaskInference, TaskTraining):
     def compile(self, optimizer: Any = None, loss: Any = None, **kwargs: Any) -> None:
         """As ``keras.Model.compile``; omitted arguments get the task's defaults.
 
-        ``metrics`` accepts the names in ``bertfam_tf.metrics.METRICS`` as well as Keras' names.
-        Tasks compute logits, so a cross-entropy by name is one with ``from_logits=True``.
+        ``metrics`` and ``weighted_metrics`` accept the names in ``bertfam_tf.metrics.METRICS`` as
+        well as Keras' names. Tasks compute logits, so a cross-entropy by name is one with
+        ``from_logits=True``.
 
         ``jit_compile`` is off by default: examples are padded to the longest of their batch, and
         XLA would compile once for every length. With the option ``padding`` they are padded to a
@@ -238,12 +239,12 @@ class Task(Hinted, TaskStorage, TaskInference, TaskTraining):
         Raises:
             ValueError: for a loss of Keras with ``from_logits=False``; and as ``Learner.compile``.
         """
-        if isinstance(kwargs.get("metrics"), list | tuple):
-            kwargs["metrics"] = [by_name(metric) for metric in kwargs["metrics"]]
         with self.distribute_strategy.scope():
             for name in ("metrics", "weighted_metrics"):
                 make = getattr(self._parts, name)
-                if make is not None and name not in kwargs:
+                if isinstance(kwargs.get(name), list | tuple):
+                    kwargs[name] = [by_name(metric) for metric in kwargs[name]]
+                elif make is not None and name not in kwargs:
                     kwargs[name] = make()
         loss = keras.tree.map_structure(lambda one: of_logits(one, keras.losses), loss)
         super().compile(optimizer, loss, **kwargs)
@@ -440,7 +441,7 @@ def _option(name: str, settable: bool) -> property:
         return getattr(self.options, name)
 
     def change(self: Task, value: Any) -> None:
-        self.options = dataclasses.replace(self.options, **{name: value})
+        self.options = dataclasses.replace(self.options, **{name: declared.plain(value)})
         self.forget_graphs()
 
     return property(get, change if settable else None)

@@ -170,6 +170,18 @@ def test_labels_in_every_shape(several, data):
 
 
 @pytest.mark.extended
+def test_the_metric_follows_the_threshold(smallest, tmp_path):
+    task = bf.MultiLabelClassifier.from_pretrained(smallest, NAMES, pair=False, **QUIET)
+    task.compile(keras.optimizers.SGD(0.0), weighted_metrics=["micro_f1"])
+    task.evaluate(TEXTS, MATRIX, verbose=0)
+    task.threshold = np.float32(0)
+    found = task.evaluate(TEXTS, MATRIX, verbose=0, return_dict=True)["micro_f1"]
+    assert found == pytest.approx(2 * MATRIX.sum() / (MATRIX.size + MATRIX.sum()))
+    task.save(tmp_path / "task")
+    assert bf.load(tmp_path / "task").threshold == 0
+
+
+@pytest.mark.extended
 def test_chosen_labels(several, smallest):
     answers = several.predict(TEXTS)
     scores = 1 / (1 + np.exp(-_logits(several)))
