@@ -336,7 +336,7 @@ class ClassTargets(Targets):
         # Keras requires a weight for every class.
         weights = dict.fromkeys(range(len(self.labels)), 1.0)
         for label, weight in class_weight.items():
-            known = self._known("i" if isinstance(label, int) else "U")
+            known = self._known("i" if isinstance(label, int | np.integer) else "U")
             if str(label) not in known:
                 raise ValueError(not_listed(str(label), known, "label of class_weight"))
             weights[known.index(str(label))] = float(weight)

@@ -62,9 +62,9 @@ def test_balanced_class_weights(classifier):
     classifier.compile(keras.optimizers.SGD(0.0))
     losses = [
         classifier.fit(TEXTS, LABELS, class_weight=weights, verbose=0).history["loss"]
-        for weights in ("balanced", expected)
+        for weights in ("balanced", expected, {np.int64(i): x for i, x in expected.items()})
     ]
-    assert losses[0] == losses[1]
+    assert losses[0] == losses[1] == losses[2]
 
 
 @pytest.mark.extended
