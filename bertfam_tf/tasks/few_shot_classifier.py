@@ -35,6 +35,7 @@ from bertfam_tf.tasks.text_classifier import (
 )
 from bertfam_tf.tasks.text_embedder import EmbedderArguments, EmbedderOptions, TextEmbedder
 from bertfam_tf.tasks.text_learner import arguments, refuse
+from bertfam_tf.tasks.text_learner import columns as members
 from bertfam_tf.text import Tokenizer
 from bertfam_tf.training import optimizers
 from bertfam_tf.validation import check, in_range, setting
@@ -291,9 +292,8 @@ class FewShotClassifier(TextClassifier):
             )
         self._fit_head(examples, settings)
         if validation_data is not None:
-            held_out = self._selected(validation_data, columns)
-            held_out = held_out if isinstance(held_out, tuple) else (held_out,)
-            scores = self.evaluate(*held_out[:2], return_dict=True, verbose=0)
+            x, y, weights = members(self._selected(validation_data, columns))
+            scores = self.evaluate(x, y, sample_weight=weights, return_dict=True, verbose=0)
             history.history |= {f"val_{name}": [value] for name, value in scores.items()}
         return history
 
@@ -316,7 +316,7 @@ class FewShotClassifier(TextClassifier):
         """Reads labelled texts into memory.
 
         Raises:
-            ValueError: for no labels, or a label without examples.
+            ValueError: for no labels, sample weights, or a label without examples.
         """
         targets = self._parts.targets
         x, y, _ = self.examples(x, y)
@@ -324,11 +324,12 @@ class FewShotClassifier(TextClassifier):
         if y is not None:
             targets.check(y)
         stream = batches(x, y, batch_size=_READ_AT_ONCE, fields=self.fields)
-        if len(stream.element_spec) == 1:
-            raise ValueError(NO_LABELS)
+        if len(stream.element_spec) != 2:
+            weighted = "Sample weights are not supported by a few-shot classifier."
+            raise ValueError(NO_LABELS if len(stream.element_spec) == 1 else weighted)
         texts: list[bytes] = []
         labels: list[int] = []
-        pairs = stream.map(lambda features, y, *weights: (features[TEXT], targets.encode(y, {})))
+        pairs = stream.map(lambda features, y: (features[TEXT], targets.encode(y, {})))
         with as_value_errors():
             for batch, pair_labels in pairs.as_numpy_iterator():
                 texts += batch.tolist()

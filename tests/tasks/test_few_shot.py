@@ -5,6 +5,7 @@ import logging
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import yaml
 
 import bertfam_tf as bf
@@ -52,6 +53,9 @@ def test_a_frozen_embedder(smallest):
     answers = clf.predict(TEXTS)
     assert [answer["label"] for answer in answers] == GIVEN
     _check_head(clf, answers)
+    held_out = TEXTS, GIVEN, [0.0] * 6
+    history = clf.fit(TEXTS, GIVEN, validation_data=held_out, **FIT | {"epochs": 0}).history
+    assert history["val_loss"] == [0.0]
 
 
 @pytest.mark.extended
@@ -134,6 +138,8 @@ def test_invalid_examples(smallest):
         clf.fit(TEXTS, ["best"] * 6)
     with pytest.raises(ValueError, match="labels"):
         clf.fit(TEXTS)
+    with pytest.raises(ValueError, match="Sample weights are not supported"):
+        clf.fit(tf.data.Dataset.from_tensor_slices((TEXTS, GIVEN, [1.0] * 6)))
     with pytest.raises(TypeError, match=r"'num_iterations'.*Write pairs=20\."):
         clf.fit(TEXTS, GIVEN, num_iterations=20)
     with pytest.raises(ValueError, match="pair must be false"):
