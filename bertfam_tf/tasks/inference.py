@@ -218,9 +218,13 @@ class TaskInference:
         batch_size: int,
         language: str | int | None = None,
         columns: Columns | None = None,
+        extend: Callable[..., tuple] | None = None,
         **loop: Any,
     ) -> Any:
-        """Answers of ``function`` for texts of any structure, converted by ``to_python``."""
+        """Answers of ``function`` for texts of any structure, converted by ``to_python``.
+
+        ``extend`` adds features that are the same for all texts to a batch.
+        """
         if _has_no_rows(x):
             shapes = {name: spec.shape[1:] for name, spec in self.feature_specs.items()}
             nothing = {
@@ -235,6 +239,7 @@ class TaskInference:
         prepare = self._parts.targets.prepared
         texts, _ = prepare(texts_of(x, self.fields, prepare, columns, self.pair), None)
         stream = batches(texts, batch_size=batch_size, fields=self.fields)
+        stream = stream if extend is None else stream.map(extend)
         run = self._run(self._traced(function, language=language), stream, **loop)
         parts = [to_python(outputs, batch[0]) for outputs, batch in run]
         if isinstance(parts[0], np.ndarray):

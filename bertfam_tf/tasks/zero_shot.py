@@ -203,10 +203,11 @@ class ZeroShotClassifier(Task):
             raise ValueError(f"labels must be one or more texts, got {labels!r}.")
         names = tf.constant(labels)
 
-        def answer(features: Tensors) -> Tensors:
-            return self.answer({**features, _LABELS: _repeated(names, features[TEXT])})
+        def extend(features: Tensors, *rest: Any) -> tuple:
+            return {**features, _LABELS: _repeated(names, features[TEXT])}, *rest
 
-        return self._answered(answer, self._parts.to_python, x, **loop)
+        # As features, so that the graph is traced once, whatever the labels.
+        return self._answered(self.answer, self._parts.to_python, x, extend=extend, **loop)
 
 
 _NO_LABELS = f"{MARK}labels must have at least one label for each text, got none."

@@ -62,6 +62,15 @@ def test_scores(nli, zero_shot, labels, multi_label):
         np.testing.assert_allclose(scores.sum(1), 1, atol=1e-5)
 
 
+@pytest.mark.extended
+def test_one_graph_for_all_labels(zero_shot):
+    zero_shot.predict(TEXTS[:1])
+    before = len(zero_shot._graphs)
+    for i in range(3):
+        zero_shot.predict(TEXTS[:1], ["a", f"label {i}"])
+    assert len(zero_shot._graphs) == before
+
+
 @pytest.mark.full
 def test_export(zero_shot, tmp_path):
     served = load(zero_shot.export(tmp_path / "out"))
