@@ -133,7 +133,7 @@ def _usage(task: Task, name: str) -> str:
     needed = [n for n in positional(options_type) if n != class_option(options_type)]
     options = "".join(f", {name}={getattr(task.options, name)!r}" for name in needed)
     ours = f"import bertfam_tf as bf\n\ntask = bf.{kind}.from_pretrained({name!r}{options})"
-    if task.feature_names == ["text"]:
+    if task.feature_names == ("text",):
         ours += f"\ntask.predict([{_EXAMPLE!r}])"
     return (
         f"With {library}:\n\n```python\n{other}\n```\n\nWith bertfam_tf, in TensorFlow, also for "

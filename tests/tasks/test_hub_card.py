@@ -43,6 +43,7 @@ def test_the_card(task, tmp_path):
     assert "bad" not in card.text
     theirs, ours = re.findall(r"```python\n(.*?)```", card.text, re.DOTALL)
     assert "pipeline('text-classification', model='desk')" in theirs
+    assert "task.predict(['a fine film'])" in ours
     names: dict = {}
     exec(ours.replace("'desk'", repr(str(tmp_path / "desk"))), names)
     assert names["task"].predict(["good"]) is not None
