@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from bertfam_tf import generation, heads, layers, registry
-from bertfam_tf.data.inputs import TEXT, Fields, as_text
+from bertfam_tf.data.inputs import TEXT, as_text
 from bertfam_tf.generation import Options as GenerationOptions
 from bertfam_tf.models import Backbone
 from bertfam_tf.names import unknown
@@ -23,12 +23,11 @@ from bertfam_tf.objectives.predictions import counted, in_batch, vectors
 from bertfam_tf.tasks.components import Signature, Targets, TaskComponents, Tensors
 from bertfam_tf.tasks.likelihood import ScoresTexts
 from bertfam_tf.tasks.options import OptionArguments, PretrainedArguments
-from bertfam_tf.tasks.preprocessing import SingleRow
+from bertfam_tf.tasks.preprocessing import SingleRow, TextWindows
 from bertfam_tf.tasks.task import Task
 from bertfam_tf.text import Tokenizer
 from bertfam_tf.text.packing import Frame
 from bertfam_tf.text.special_tokens import A_THEN_B
-from bertfam_tf.text.windows import Windows
 
 _HEAD = "causal_lm"
 _PROMPT = replace(A_THEN_B, pad_left=True)
@@ -113,12 +112,8 @@ class CausalLM(ScoresTexts, Task):
         of_padding = ("pad_left", "pad_segment")
         plain = replace(A_THEN_B, **{n: getattr(tokenizer.layout, n) for n in of_padding})
         inputs = backbone.token_inputs
-
-        def logits_of(outputs: Any, _: Any) -> Any:
-            return head(outputs)
-
-        read = logits_of if name == _HEAD else None
-        if name == _HEAD:
+        causal = name == _HEAD
+        if causal:
             logits = head(backbone(inputs, outputs=head.reads))
         else:
             hidden, targets = layers.CausalPermutation()(inputs["token_ids"])
@@ -129,12 +124,15 @@ class CausalLM(ScoresTexts, Task):
         return TaskComponents(
             inputs=inputs,
             outputs=logits,  # (batch, length, vocabulary)
-            read=read,
-            distributions=None if read is None else _of_next_tokens,
+            read=(lambda outputs, _: head(outputs)) if causal else None,
+            distributions=_of_next_tokens if causal else None,
             head=head,
             source=head.reads,
             preprocessor=SingleRow(backbone, tokenizer, options, self.fields, layout=plain),
-            training_preprocessor=_Chunks(backbone, tokenizer, options, self.fields),
+            # Windows overlap by the token that predicts the first one of the next.
+            training_preprocessor=TextWindows(
+                backbone, tokenizer, options, self.fields, 1, layout=A_THEN_B
+            ),
             postprocess=_sums,
             answer_ids=_sums,
             to_python=_to_python,
@@ -378,26 +376,6 @@ class CausalLM(ScoresTexts, Task):
 
         repeatable = seed is not None or not chosen.samples
         return {"generate": Signature(generate, repeatable=repeatable)}
-
-
-class _Chunks(SingleRow):
-    """Texts of any length as windows that overlap by one token, without special tokens."""
-
-    rows_per_example: int | None = None
-
-    def __init__(self, backbone: Backbone, tokenizer: Tokenizer, options: Any, fields: Fields):
-        super().__init__(backbone, tokenizer, options, fields)
-        self.windows = Windows(
-            A_THEN_B, tokenizer.special_ids, options.max_length, 1, padding=options.padding
-        )
-
-    def __call__(self, features: Tensors) -> dict[str, Any]:
-        language = self.languages.of(features)
-        windows = self.windows([self.languages.tokenizer_of(language).tokenize(features[TEXT])])
-        return self.in_language(windows, language)
-
-    def spread(self, values: tf.Tensor, encoded: dict[str, Any]) -> tf.Tensor:
-        return tf.gather(values, encoded["document"])
 
 
 class _NextTokens(Targets):

@@ -20,10 +20,9 @@ from bertfam_tf.objectives.predictions import counted, in_batch, vectors
 from bertfam_tf.tasks.components import Signature, Targets, TaskComponents, Tensors
 from bertfam_tf.tasks.likelihood import ScoresTexts
 from bertfam_tf.tasks.options import BackboneOverrides, OptionArguments, Options, option
-from bertfam_tf.tasks.preprocessing import SingleRow
+from bertfam_tf.tasks.preprocessing import SingleRow, TextWindows
 from bertfam_tf.tasks.task import Task
 from bertfam_tf.text import Tokenizer
-from bertfam_tf.text.windows import Windows
 from bertfam_tf.training.learner import SingleLossTracker
 
 _MAX_MASKS = 16
@@ -323,21 +322,15 @@ def _check_mask(text: bytes, mask: bytes) -> None:
         )
 
 
-class _MaskedWindows(SingleRow):
+class _MaskedWindows(TextWindows):
     """Texts of any length as masked windows that do not overlap."""
 
-    rows_per_example: int | None = None
-
     def __init__(self, backbone: Backbone, tokenizer: Tokenizer, options: Any, fields: Fields):
-        super().__init__(backbone, tokenizer, options, fields)
-        layout, ids = tokenizer.layout, tokenizer.special_ids
-        self.windows = Windows(layout, ids, options.max_length, 0, padding=options.padding)
+        super().__init__(backbone, tokenizer, options, fields, 0)
         self.masking = Masking(tokenizer, options.mask_rate, options.mask_unit)
 
     def __call__(self, features: Tensors, seeds: tf.Tensor | None = None) -> dict[str, Any]:
-        language = self.languages.of(features)
-        windows = self.windows([self.languages.tokenizer_of(language).tokenize(features[TEXT])])
-        windows = self.in_language(windows, language)
+        windows = super().__call__(features)
         if seeds is None:
             return windows
         # The seed of a window is its text's first number and its own index.
@@ -346,9 +339,6 @@ class _MaskedWindows(SingleRow):
         seeds = tf.stack([seeds[:, 0], index], axis=1)
         masked = self.masking(windows["token_ids"], windows["padding_mask"], seeds)
         return {**windows, "token_ids": masked.token_ids, "masked": masked}
-
-    def spread(self, values: tf.Tensor, encoded: dict[str, Any]) -> tf.Tensor:
-        return tf.gather(values, encoded["document"])
 
 
 class _MaskedTokens(Targets):

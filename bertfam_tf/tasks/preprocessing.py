@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -25,45 +25,18 @@ PACKED = ("token_ids", "padding_mask", "segment_ids", POOLED)
 _ROWS_PER_CALL = 32
 
 
-class Preprocessor(Protocol):
+class Preprocessor:
     """Converts texts to packed token ids.
-
-    Attributes:
-        languages: the languages of the texts, with the tokenizer.
-        rows_per_example: the number of rows of token ids that an example becomes; None if it
-            depends on the example.
-    """
-
-    languages: Languages
-    rows_per_example: int | None
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """Splits texts."""
-
-    def __call__(self, features: dict[str, Any]) -> dict[str, Any]:
-        """Converts string tensors (batch,) to packed token ids and further inputs of answers.
-
-        The feature ``language`` is the same as for ``Languages.of``.
-        """
-
-    def inputs(self, encoded: dict[str, Any]) -> dict[str, tf.Tensor]:
-        """The model's inputs for packed token ids."""
-
-    def run(self, model: keras.Model, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
-        """The outputs of a Keras model for these inputs."""
-
-    def spread(self, values: tf.Tensor, encoded: dict[str, Any]) -> tf.Tensor:
-        """Values (batch, …) of the examples, repeated for each of the model's inputs."""
-
-
-class _Preprocessor:
-    """The base class of preprocessors: the languages of texts, and the model's inputs.
 
     Args:
         backbone: the backbone that reads the inputs.
         tokenizer: splits texts.
         options: the task's options.
+
+    Attributes:
+        languages: the languages of the texts, with the tokenizer.
+        rows_per_example: the number of rows of token ids that an example becomes; None if it
+            depends on the example.
     """
 
     rows_per_example: int | None = None
@@ -74,13 +47,27 @@ class _Preprocessor:
 
     @property
     def tokenizer(self) -> Tokenizer:
+        """Splits texts."""
         return self.languages.tokenizer
 
+    def __call__(self, features: dict[str, Any]) -> dict[str, Any]:
+        """Converts string tensors (batch,) to packed token ids and further inputs of answers.
+
+        The feature ``language`` is the same as for ``Languages.of``.
+        """
+        raise NotImplementedError
+
     def inputs(self, encoded: dict[str, Any]) -> dict[str, tf.Tensor]:
+        """The model's inputs for packed token ids."""
         language = encoded.get(LANGUAGES, self.languages.language_id)
         return model_inputs(self.backbone, language, encoded)
 
+    def run(self, model: keras.Model, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
+        """The outputs of a Keras model for these inputs."""
+        return model(inputs, training=False)
+
     def spread(self, values: tf.Tensor, encoded: dict[str, Any]) -> tf.Tensor:
+        """Values (batch, …) of the examples, repeated for each of the model's inputs."""
         return values
 
     def in_language(
@@ -99,7 +86,7 @@ class _Preprocessor:
         return {**encoded, LANGUAGES: tf.constant(language)}
 
 
-class SingleRow(_Preprocessor):
+class SingleRow(Preprocessor):
     """One row of token ids for each example.
 
     Args:
@@ -193,9 +180,6 @@ class SingleRow(_Preprocessor):
             inputs[POOLED] = tf.ensure_shape(pooled, [None, None])
         return inputs
 
-    def run(self, model: keras.Model, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
-        return model(inputs, training=False)
-
 
 class MultiRow(SingleRow):
     """A row of token ids for each of several texts of an example, with the example's first text.
@@ -251,7 +235,7 @@ class MultiRow(SingleRow):
         }
 
 
-class WindowedPreprocessor(_Preprocessor):
+class WindowedPreprocessor(Preprocessor):
     """Overlapping windows of each document; a text before it is included in every window.
 
     Args:
@@ -259,6 +243,7 @@ class WindowedPreprocessor(_Preprocessor):
         fields: names of the texts; the last one is the document.
         stride: the number of tokens by which consecutive windows overlap.
         max_question: maximum number of tokens of the text before the document; as ``Windows``.
+        layout: the same as for ``SingleRow``.
 
     Call:
         features: string tensors (batch,).
@@ -276,14 +261,14 @@ class WindowedPreprocessor(_Preprocessor):
         fields: Fields,
         stride: int,
         max_question: int | None = None,
+        layout: Layout | None = None,
     ):
         assert options.max_length is not None
         super().__init__(backbone, tokenizer, options)
         self.names = fields.required
-        layout, ids = tokenizer.layout, tokenizer.special_ids
-        self.windows = Windows(
-            layout, ids, options.max_length, stride, max_question, options.padding
-        )
+        layout = tokenizer.layout if layout is None else layout
+        ids, padding = tokenizer.special_ids, options.padding
+        self.windows = Windows(layout, ids, options.max_length, stride, max_question, padding)
 
     def __call__(self, features: dict[str, tf.Tensor]) -> dict[str, Any]:
         *before, document = self.names
@@ -300,6 +285,16 @@ class WindowedPreprocessor(_Preprocessor):
 
     def spread(self, values: tf.Tensor, encoded: dict[str, Any]) -> tf.Tensor:
         return tf.gather(values, encoded["document"])
+
+
+class TextWindows(WindowedPreprocessor):
+    """As ``WindowedPreprocessor``, of a single text, and without the offsets of its tokens."""
+
+    def __call__(self, features: dict[str, tf.Tensor]) -> dict[str, Any]:
+        language = self.languages.of(features)
+        [text] = self.names
+        tokens = self.languages.tokenizer_of(language).tokenize(features[text])
+        return self.in_language(self.windows([tokens]), language)
 
 
 def in_parts(
