@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from bertfam_tf.data.inputs import LABEL
 from bertfam_tf.heads import Head
 from bertfam_tf.objectives.objective import Objective, SumAndCount
 from bertfam_tf.tasks.preprocessing import Preprocessor
@@ -53,6 +54,13 @@ def label_vector(labels: Any, of: str = "text") -> np.ndarray:
     if values.ndim != 1:
         raise ValueError(f"labels must be a vector, one for each {of}, got shape {values.shape}.")
     return values
+
+
+def labels_apart(x: Any, y: Any) -> tuple[Any, Any]:
+    """Returns texts and labels, which may have been a column of the texts."""
+    if y is not None or not isinstance(x, Mapping) or LABEL not in x:
+        return x, y
+    return {name: values for name, values in x.items() if name != LABEL}, x[LABEL]
 
 
 class Targets:

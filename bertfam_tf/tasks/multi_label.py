@@ -13,12 +13,17 @@ import numpy as np
 import tensorflow as tf
 
 from bertfam_tf.data import targets
-from bertfam_tf.data.inputs import LABEL
 from bertfam_tf.data.labels import index_of, not_listed
 from bertfam_tf.metrics import MicroF1
 from bertfam_tf.models import Backbone
 from bertfam_tf.objectives.objective import SumAndCount
-from bertfam_tf.tasks.components import NO_LABELS, Targets, TaskComponents, Tensors
+from bertfam_tf.tasks.components import (
+    NO_LABELS,
+    Targets,
+    TaskComponents,
+    Tensors,
+    labels_apart,
+)
 from bertfam_tf.tasks.options import BackboneOverrides, PairArguments, option
 from bertfam_tf.tasks.text_classifier import (
     ClassifierOptions,
@@ -184,8 +189,7 @@ class MultiLabelTargets(Targets):
 
     def prepared(self, x: Any, y: Any) -> tuple[Any, Any]:
         # Lists of names differ in length, which arrays cannot.
-        if y is None and isinstance(x, Mapping) and LABEL in x:
-            x, y = {k: v for k, v in x.items() if k != LABEL}, x[LABEL]
+        x, y = labels_apart(x, y)
         if isinstance(y, Mapping):  # a DataFrame's columns
             missing = [label for label in self.labels if label not in y]
             if missing or len(y) > len(self.labels):

@@ -9,9 +9,9 @@ import numpy as np
 import tensorflow as tf
 
 from bertfam_tf.data.errors import MARK
-from bertfam_tf.data.inputs import LABEL, as_text
+from bertfam_tf.data.inputs import as_text
 from bertfam_tf.data.targets import pairs_of
-from bertfam_tf.tasks.components import Targets
+from bertfam_tf.tasks.components import Targets, labels_apart
 from bertfam_tf.text.characters import Characters
 
 QUESTION, CONTEXT = "question", "context"
@@ -25,11 +25,11 @@ class SpanTargets(Targets):
     @staticmethod
     def with_gold(x: Any, y: Any) -> tuple[Any, Any]:
         """Texts and labels with all gold answers, as ``evaluate`` reads them."""
-        x, y = _apart(x, y)
+        x, y = labels_apart(x, y)
         return x, None if y is None else _arrays(y)
 
     def prepared(self, x: Any, y: Any) -> tuple[Any, Any]:
-        x, y = _apart(x, y)
+        x, y = labels_apart(x, y)
         if y is None:
             return x, None
         # Training takes the first gold answer alone.
@@ -150,13 +150,6 @@ def _check_names(labels: Any, *expected: str) -> None:
     if not {*expected} <= {*labels}:
         names = " and ".join(map(repr, expected))
         raise ValueError(f"labels must have {names}, got {sorted(labels)}.")
-
-
-def _apart(x: Any, y: Any) -> tuple[Any, Any]:
-    """Texts, and the labels that were among their columns."""
-    if y is not None or not isinstance(x, Mapping) or LABEL not in x:
-        return x, y
-    return {name: values for name, values in x.items() if name != LABEL}, x[LABEL]
 
 
 def _of_answers(rows: Any) -> dict[str, Any]:

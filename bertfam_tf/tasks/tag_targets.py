@@ -10,11 +10,11 @@ import numpy as np
 import tensorflow as tf
 
 from bertfam_tf.data.errors import MARK
-from bertfam_tf.data.inputs import LABEL, TEXT
+from bertfam_tf.data.inputs import TEXT
 from bertfam_tf.data.labels import index_of, not_listed
 from bertfam_tf.metrics.table import UNLABELLED
 from bertfam_tf.objectives.objective import SumAndCount
-from bertfam_tf.tasks.components import NO_LABELS, Targets
+from bertfam_tf.tasks.components import NO_LABELS, Targets, labels_apart
 from bertfam_tf.text.splitting import Split
 from bertfam_tf.training.learner import mean_loss
 
@@ -53,9 +53,7 @@ class TagTargets(Targets):
 
     def prepared(self, x: Any, y: Any) -> tuple[Any, Any]:
         """Joins lists of words, and lists of tags, to one string per text."""
-        if isinstance(x, Mapping) and LABEL in x and y is None:
-            x = dict(x)
-            y = x.pop(LABEL)
+        x, y = labels_apart(x, y)
         if isinstance(x, tf.data.Dataset):
             return x, y
         x = self._joined(x)

@@ -17,7 +17,7 @@ from bertfam_tf.data.labels import summary
 from bertfam_tf.data.reading import is_published, read_rows
 from bertfam_tf.data.tables import Columns
 from bertfam_tf.data.targets import Target
-from bertfam_tf.tasks.components import TaskComponents
+from bertfam_tf.tasks.components import TaskComponents, labels_apart
 from bertfam_tf.tasks.inference import with_language
 from bertfam_tf.tasks.preprocessing import token_counts
 from bertfam_tf.tasks.text_learner import TextLearner, renamed
@@ -132,9 +132,7 @@ class TaskTraining(TextLearner):
         """
         targets = self._parts.targets
         x, y, sample_weight = self.examples(x, y, sample_weight)
-        x, y = targets.prepared(x, y)
-        if y is None and isinstance(x, Mapping) and LABEL in x:
-            y, x = x[LABEL], {name: values for name, values in x.items() if name != LABEL}
+        x, y = labels_apart(*targets.prepared(x, y))
         if y is not None:
             targets.check(y)
         if training:
