@@ -249,11 +249,13 @@ def class_answers(task: Any, labels: Sequence[str]) -> dict[str, Any]:
         scores = tf.nn.softmax(logits)  # (batch, labels)
         return {"label": tf.gather(labels, tf.argmax(scores, axis=-1)), "scores": scores}
 
-    def to_python(answers: Tensors, texts: Tensors) -> list[dict[str, Any]]:
-        pairs = zip(as_text(answers["label"]), answers["scores"].numpy(), strict=True)
-        return [{"label": label, "scores": scores} for label, scores in pairs]
+    return {"postprocess": answer, "to_python": labels_and_scores}
 
-    return {"postprocess": answer, "to_python": to_python}
+
+def labels_and_scores(answers: Tensors, texts: Tensors) -> list[dict[str, Any]]:
+    """Returns answers ``label`` and ``scores`` as a dict for each text."""
+    pairs = zip(as_text(answers["label"]), answers["scores"].numpy(), strict=True)
+    return [{"label": label, "scores": scores} for label, scores in pairs]
 
 
 def one_distribution(logits: Any, inputs: Any, targets: Any) -> tuple[Any, Any]:

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from bertfam_tf import heads
 from bertfam_tf.data.errors import MARK
-from bertfam_tf.data.inputs import TEXT, Fields, as_text
+from bertfam_tf.data.inputs import TEXT, Fields
 from bertfam_tf.data.tables import Columns
 from bertfam_tf.models import Backbone
 from bertfam_tf.tasks.components import Signature, TaskComponents, Tensors
@@ -21,6 +21,7 @@ from bertfam_tf.tasks.options import BackboneOverrides, OptionArguments, Options
 from bertfam_tf.tasks.preprocessing import MultiRow, rows_of, run_rows
 from bertfam_tf.tasks.pretrained import checked_labels
 from bertfam_tf.tasks.task import Task
+from bertfam_tf.tasks.text_classifier import labels_and_scores
 from bertfam_tf.tasks.text_learner import arguments, refuse
 from bertfam_tf.text import Tokenizer
 
@@ -37,10 +38,7 @@ class ZeroShotOptions(Options):
     multi_label: bool = option(False, settable=True, kw_only=True)
 
     def __post_init__(self) -> None:
-        labels = [self.labels] if isinstance(self.labels, str) else list(self.labels)
-        if not labels or not all(isinstance(label, str) and label for label in labels):
-            raise ValueError(f"labels must be one or more texts, got {self.labels!r}.")
-        object.__setattr__(self, "labels", labels)
+        object.__setattr__(self, "labels", _texts(self.labels))
         object.__setattr__(self, "nli_labels", checked_labels(self.nli_labels))
         if self.template.count("{}") != 1:
             raise ValueError(f"template must have {{}} once, got {self.template!r}.")
@@ -134,10 +132,6 @@ class ZeroShotClassifier(Task):
             label = tf.gather(encoded[_LABELS], best, batch_dims=1)
             return {"label": label, "scores": scores}
 
-        def to_python(answers: Tensors, _: Tensors) -> list[dict[str, Any]]:
-            pairs = zip(as_text(answers["label"]), answers["scores"].numpy(), strict=True)
-            return [{"label": label, "scores": scores} for label, scores in pairs]
-
         return TaskComponents(
             inputs=inputs,
             outputs=logits,  # (batch, labels, classes)
@@ -146,7 +140,7 @@ class ZeroShotClassifier(Task):
             preprocessor=_PackedLabels(backbone, tokenizer, options, self),
             postprocess=answer,
             answer_ids=lambda logits, _: {"scores": self._scores(logits)},
-            to_python=to_python,
+            to_python=labels_and_scores,
             signatures=lambda: {
                 "zero_shot": Signature(self.answer, _ZERO_SHOT, of_texts=_labelled)
             },
@@ -198,10 +192,7 @@ class ZeroShotClassifier(Task):
         )
         if labels is None:
             return super().predict(x, **loop)
-        labels = [labels] if isinstance(labels, str) else list(labels)
-        if not labels or not all(isinstance(label, str) and label for label in labels):
-            raise ValueError(f"labels must be one or more texts, got {labels!r}.")
-        names = tf.constant(labels)
+        names = tf.constant(_texts(labels))
 
         def extend(features: Tensors, *rest: Any) -> tuple:
             return {**features, _LABELS: _repeated(names, features[TEXT])}, *rest
@@ -221,6 +212,13 @@ def _labelled(texts: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Inputs of ``zero_shot``: two labels for each text."""
     labels = np.stack([np.roll(texts[TEXT], 1), np.roll(texts[TEXT], 2)], axis=1)
     return {TEXT: texts[TEXT], _LABELS: labels}
+
+
+def _texts(labels: Sequence[str]) -> list[str]:
+    texts = [labels] if isinstance(labels, str) else list(labels)
+    if not texts or not all(isinstance(text, str) and text for text in texts):
+        raise ValueError(f"labels must be one or more texts, got {labels!r}.")
+    return texts
 
 
 def _repeated(labels: tf.Tensor, texts: tf.Tensor) -> tf.Tensor:
