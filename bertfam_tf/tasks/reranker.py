@@ -41,16 +41,10 @@ _OF_LISTS = ("listwise", "margin_mse")
 class RerankerOptions(Options):
     """Options of ``Reranker``."""
 
-    activation: Literal["sigmoid"] | None = option("sigmoid", settable=True)
-    objective: Ranking = option("binary")
-
-    def __post_init__(self) -> None:
-        for name, known in (("activation", ("sigmoid", None)), ("objective", get_args(Ranking))):
-            if getattr(self, name) not in known:
-                raise ValueError(
-                    f"{name} must be one of {', '.join(map(repr, known))}, got "
-                    f"{getattr(self, name)!r}."
-                )
+    activation: Literal["sigmoid"] | None = option(
+        "sigmoid", settable=True, choices=("sigmoid", None)
+    )
+    objective: Ranking = option("binary", choices=get_args(Ranking))
 
 
 class RerankerArguments(OptionArguments, total=False):

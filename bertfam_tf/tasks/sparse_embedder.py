@@ -28,12 +28,10 @@ _ROWS_PER_CALL = 4
 class SparseOptions(Options):
     """Options of ``SparseEmbedder``."""
 
-    pooling: Literal["max", "sum"] = option("max")
+    pooling: Literal["max", "sum"] = option("max", choices=("max", "sum"))
     max_pieces: int = option(256, settable=True)
 
     def __post_init__(self) -> None:
-        if self.pooling not in ("max", "sum"):
-            raise ValueError(f"pooling must be 'max' or 'sum', got {self.pooling!r}.")
         if self.max_pieces < 1:
             raise ValueError(f"max_pieces must be at least 1, got {self.max_pieces}.")
 

@@ -29,6 +29,7 @@ from bertfam_tf.tasks.text_learner import arguments, refuse
 from bertfam_tf.tasks.training_data import ONE_BATCH, TaskTraining, is_packed_batch, refuse_data_set
 from bertfam_tf.text import Tokenizer
 from bertfam_tf.training.learner import Learner
+from bertfam_tf.validation import check
 
 _TASKS: dict[str, type[Task]] = {}
 
@@ -441,7 +442,9 @@ def _option(name: str, settable: bool) -> property:
         return getattr(self.options, name)
 
     def change(self: Task, value: Any) -> None:
-        self.options = dataclasses.replace(self.options, **{name: declared.plain(value)})
+        options = dataclasses.replace(self.options, **{name: declared.plain(value)})
+        check(options)
+        self.options = options
         self.forget_graphs()
 
     return property(get, change if settable else None)

@@ -113,7 +113,7 @@ def test_export(sparse, tmp_path):
 
 def test_mistakes(sparse):
     for options, message in (
-        (dict(pooling="mean"), "pooling must be 'max' or 'sum', got 'mean'"),
+        (dict(pooling="mean"), "pooling must be max or sum, got 'mean'"),
         (dict(max_pieces=0), "max_pieces must be at least 1, got 0"),
     ):
         with pytest.raises(ValueError, match=message):
