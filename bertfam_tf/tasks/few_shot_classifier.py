@@ -43,7 +43,6 @@ from bertfam_tf.validation import check, in_range, setting
 # The settings of SetFit's paper.
 _PAIRS, _BATCH_SIZE, _LEARNING_RATE = 20, 16, 2e-5
 _READ_AT_ONCE = 1024
-_SEED_STATE = "seed_generator_state"
 _OWN = ("labels", "temperature")  # options that embedders do not have
 
 
@@ -123,13 +122,8 @@ class FewShotClassifier(TextClassifier):
         labels: names of the classes, in the order of the scores.
         temperature: the same as for ``TextClassifier``.
         pair: must be false.
-        pooling: the same as for ``TextEmbedder``.
-        projections: the same.
-        dimensions: the same.
-        normalize: the same.
-        prompts: the same.
-        default_prompt: the same.
-        include_prompt: the same.
+        pooling, projections, dimensions, normalize, prompts, default_prompt, include_prompt: the
+            same as for ``TextEmbedder``.
         max_length, padding, language_id, languages: the same as for ``Task``.
 
     Raises:
@@ -278,7 +272,8 @@ class FewShotClassifier(TextClassifier):
             optimizer = self.optimizer if self._compiled_by_user else None
             if optimizer is not None:
                 trainer.compile(optimizer)
-            for i, state in enumerate(_seed_states(trainer)):
+            states = [v for v in trainer.variables if v.path.endswith("seed_generator_state")]
+            for i, state in enumerate(states):
                 state.assign([seed, i])
             first, second, similarities = self._pairs(examples, settings, seed)
             history = trainer.fit(
@@ -370,7 +365,3 @@ class FewShotClassifier(TextClassifier):
         layer = self.get_layer("classifier")
         layer.kernel.assign(kernel)
         layer.bias.assign(bias)
-
-
-def _seed_states(model: keras.Model) -> list[keras.Variable]:
-    return [variable for variable in model.variables if variable.path.endswith(_SEED_STATE)]

@@ -166,12 +166,7 @@ class SpanQA(Task):
         tokenizer: its tokenizer.
         max_length: maximum number of tokens of a window. None for 384, or the backbone's number of
             positions if that is less.
-        feature_layers: the layers whose outputs the head reads: indices, 0 for the embeddings'
-            output and -1 for the last layer's, such as ``(-4, -3, -2, -1)``; or ``'all'`` layers
-            without the embeddings. None for the last one's.
-        combine_layers: how these layers are combined: ``'concatenate'``, ``'sum'``, or ``'mix'``, a
-            sum with trained weights (ELMo, arXiv 1802.05365). BERT compares them in table 7 (arXiv
-            1810.04805).
+        feature_layers, combine_layers: the same as for ``TokenTagger``.
         stride: the number of tokens by which windows overlap; None for 128, or a third of
             ``max_length`` if that is less.
         max_question: maximum number of tokens of a question; longer ones are truncated. None for
