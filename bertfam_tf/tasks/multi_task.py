@@ -67,11 +67,10 @@ class MultiTask(TextLearner):
     ):
         tasks = dict(tasks)
         _check(tasks)
-        for name in loss_weights or {}:
-            if name not in tasks:
-                raise ValueError(unknown("task", name, tasks))
         first = next(iter(tasks.values()))
         self._named = Untracked(tasks)
+        for name in loss_weights or {}:
+            self._known(name)
         self._metrics_by_task: dict[str, list[keras.metrics.Metric]] = {}
         with first.distribute_strategy.scope():
             # The batches of all tasks but one have no examples.
@@ -288,7 +287,7 @@ class MultiTask(TextLearner):
         """The description that ``save`` and ``export`` store, sufficient to rebuild the tasks."""
         return storage.describe_tasks(self)
 
-    def save(self, directory: str | Path, overwrite: bool = True, **kwargs: Any) -> None:
+    def save(self, directory: str | Path, overwrite: bool = True) -> None:
         """Writes all tasks into ``directory``, for ``bertfam_tf.load``; as ``Task.save``.
 
         Raises:

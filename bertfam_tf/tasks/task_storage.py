@@ -81,7 +81,7 @@ class TaskStorage:
             task.trainable = False
         return task
 
-    def save(self: Any, directory: str | Path, overwrite: bool = True, **kwargs: Any) -> None:
+    def save(self: Any, directory: str | Path, overwrite: bool = True) -> None:
         """Writes weights, config and tokenizer into ``directory``; ``bertfam_tf.load`` reads it.
 
         The directory is written atomically; an existing one is only replaced by a complete one.

@@ -118,6 +118,8 @@ def test_saving_again_replaces_the_task_and_keeps_other_files(smallest, copied):
     assert [child.name for child in copied.parent.iterdir()] == ["task"]
     with pytest.raises(FileExistsError, match=r"contains .*; it is not overwritten"):
         other.save(copied, overwrite=False)
+    with pytest.raises(TypeError, match="overwriting"):
+        other.save(copied, overwriting=False)
 
 
 @pytest.mark.parametrize("kind", ["directory", "file"])
