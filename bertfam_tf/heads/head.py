@@ -210,12 +210,13 @@ class TiedOutput(keras.layers.Layer):
         table = ops.cast(self.table(), x.dtype)
         if few and self.more is None:
             logits = ops.transpose(ops.matmul(table, ops.transpose(x)))
-            return logits + self.bias if self.use_bias else logits
-        matrix = ops.transpose(table)
-        if self.more is not None:
-            matrix = ops.concatenate([matrix, ops.cast(self.more, x.dtype)], axis=0)
-        logits = ops.matmul(x, matrix)
-        logits = logits + self.bias if self.use_bias else logits  # (…, vocabulary)
+        else:
+            matrix = ops.transpose(table)
+            if self.more is not None:
+                matrix = ops.concatenate([matrix, ops.cast(self.more, x.dtype)], axis=0)
+            logits = ops.matmul(x, matrix)  # (…, vocabulary)
+        if self.use_bias:
+            logits = logits + self.bias
         if targets is None:
             return logits
         return -ops.sparse_categorical_crossentropy(targets, logits, from_logits=True)

@@ -76,10 +76,8 @@ class MRR(_RankingMean):
 
     def _scored(self, ranked: tf.Tensor, true: tf.Tensor) -> tf.Tensor:
         ranks = tf.range(1, tf.shape(ranked)[1] + 1, dtype=tf.float32)
-        return tf.reduce_max(
-            tf.concat([tf.where(ranked > 0, 1 / ranks, 0.0), tf.zeros_like(ranked[:, :1])], 1),
-            axis=1,
-        )
+        # Without documents the maximum is -inf.
+        return tf.maximum(tf.reduce_max(tf.where(ranked > 0, 1 / ranks, 0.0), axis=1), 0.0)
 
 
 def _discounted(relevance: tf.Tensor) -> tf.Tensor:

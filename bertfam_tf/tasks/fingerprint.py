@@ -35,17 +35,9 @@ def fingerprint(model: Task | Backbone) -> str:
         described["tokenizer"] = tokenizer_digest(tokenizer)
         unread = {weight.path for weight in backbone.weights}
         unread -= {weight.path for weight in backbone.weights_of(model.components.source)}
-    digest = hashlib.sha256(json.dumps(described, sort_keys=True, default=_plain).encode())
+    digest = hashlib.sha256(json.dumps(described, sort_keys=True).encode())
     for path, array in plain_weights(model).items():
         if path not in unread:
             digest.update(f"{array.dtype} {array.shape}".encode())
             digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return hashlib.sha256(value).hexdigest()
-    if isinstance(value, np.ndarray | np.generic):
-        return value.tolist()
-    return repr(value)

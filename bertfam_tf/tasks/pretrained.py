@@ -192,11 +192,8 @@ def _fill_head(
     if task.head.layers:
         other = "reads the last layer alone"
     elif checkpoint.family.heads[head].has_labels:
-        stored, labels, count = (
-            checkpoint.head_labels(head) or [],
-            task.class_names,
-            task.head.num_labels,
-        )
+        stored, labels = checkpoint.head_labels(head) or [], task.class_names
+        count = task.head.num_labels
         # Outputs without stored names get the given labels in order.
         if labels and checkpoint.labels and stored != labels:
             other = f"is for the labels {', '.join(stored)}"

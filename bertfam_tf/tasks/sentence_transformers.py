@@ -368,11 +368,13 @@ def _without_prompts(file: Path) -> None:
 def _prompts(file: Path) -> dict[str, Any]:
     """The options for prompts and for truncated vectors."""
     said = read_object(file)
-    prompts: Any = said.get("prompts") or {}
-    # The library writes null for a prompt that is not set.
-    prompts = {k: "" if v is None else v for k, v in prompts.items()} if _is_table(prompts) else 0
-    if not _is_table(prompts) or not all(isinstance(text, str) for text in prompts.values()):
+    prompts = said.get("prompts") or {}
+    if not isinstance(prompts, dict) or not all(
+        isinstance(x, str | None) for x in prompts.values()
+    ):
         raise CheckpointError(f"{file} has prompts that are not a table of names and texts.")
+    # The library writes null for a prompt that is not set.
+    prompts = {name: text or "" for name, text in prompts.items()}
     options: dict[str, Any] = {"prompts": prompts}
     default = typed(file, said, "default_prompt_name", str, None)
     if default is not None:
@@ -388,10 +390,6 @@ def _prompts(file: Path) -> dict[str, Any]:
             raise CheckpointError(f"{file} has truncate_dim = {dimensions}, expected at least 1.")
         options["dimensions"] = dimensions
     return options
-
-
-def _is_table(value: Any) -> bool:
-    return isinstance(value, dict)
 
 
 def _write_modules(task: Any, directory: Path) -> None:
