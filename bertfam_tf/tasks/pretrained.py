@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
 from difflib import get_close_matches
-from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
 
 from bertfam_tf import parsing
 from bertfam_tf.checkpoints import Checkpoint, CheckpointError
@@ -158,11 +159,11 @@ def _class_names(
     checkpoint: Checkpoint, head: str, option: str, count: Any, path: str | Path
 ) -> Any:
     """The names of the classes where no list of them is given, but their number, or nothing."""
-    if not isinstance(count, Integral | None):
+    if not isinstance(count, int | np.integer | None):
         return count
     stored = checkpoint.head_labels(head) if head else None
     if count is not None and (stored is None or len(stored) != count):
-        return numbered(count)
+        return numbered(int(count))
     if not head:
         raise ValueError(f"The task needs {option}, the names of its labels.")
     if stored is None:
@@ -258,7 +259,7 @@ def checked_labels(labels: Sequence[str] | int) -> list[str]:
     Raises:
         ValueError: for fewer than two, a repeated one, or one that is not a string.
     """
-    names = list(numbered(labels) if isinstance(labels, Integral) else labels)
+    names = list(numbered(int(labels)) if isinstance(labels, int | np.integer) else labels)
     repeated = [label for label, count in Counter(names).items() if count > 1]
     if len(names) < 2 or repeated or not all(isinstance(label, str) for label in names):
         raise ValueError(f"labels must be at least two distinct strings, got {names!r}.")
