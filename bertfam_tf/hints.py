@@ -19,6 +19,7 @@ _LINES = (
         "num_labels num_classes id2label label2id",
         'Write labels=["negative", "positive"], in the order of the scores, or labels=2.',
     ),
+    ("labels", 'TextClassifier takes labels, TokenTagger tags=["O", "B-PER", "I-PER"].'),
     (
         "dtype torch_dtype fp16 bf16",
         'Write keras.config.set_dtype_policy("mixed_bfloat16") before the model is made; '
@@ -87,6 +88,10 @@ _LINES = (
         "Write bertfam_tf.Reranker.from_pretrained(path).predict([(query, document)]).",
     ),
     ("SparseEncoder", "Write bertfam_tf.SparseEmbedder.from_pretrained(path).predict(texts)."),
+    (
+        "similarity similarity_pairwise",
+        "Write vectors = embedder.predict(texts), and vectors @ vectors.T.",
+    ),
     # Methods of tokenizers.
     (
         "encode encode_plus batch_encode_plus decode batch_decode",

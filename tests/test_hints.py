@@ -23,6 +23,11 @@ TRIED = {
         lambda x: bf.TextClassifier(x.task.backbone, x.task.tokenizer, ["a", "b"], num_labels=2),
         LABELS,
     ),
+    "labels": (
+        lambda x: bf.TokenTagger.from_pretrained(x.path, labels=["O", "B-X"]),
+        'TokenTagger tags=["O"',
+    ),
+    "similarity": (lambda x: bf.TextEmbedder.from_pretrained(x.path).similarity, "vectors.T"),
     "dtype": (
         lambda x: bf.TextClassifier.from_pretrained(x.path, dtype="bfloat16"),
         'Write keras.config.set_dtype_policy("mixed_bfloat16")',

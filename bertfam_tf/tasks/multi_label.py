@@ -87,6 +87,7 @@ class MultiLabelClassifier(TextClassifier):
     options_type = MultiLabelOptions
     labels_type = targets.Names  # type: ignore[assignment]
     problem_type = "multi_label_classification"
+    _other_metrics = {keras.metrics.Precision: '"micro_f1"', keras.metrics.Recall: '"micro_f1"'}
 
     def __init__(
         self,
@@ -112,6 +113,19 @@ class MultiLabelClassifier(TextClassifier):
         **options: Unpack[PretrainedMultiLabelArguments],
     ) -> Self:
         return super().from_pretrained(path, labels, language=language, **options)  # type: ignore[misc]
+
+    def compile(self, optimizer: Any = None, loss: Any = None, **kwargs: Any) -> None:
+        """As ``TextClassifier.compile``; ``"accuracy"`` is the fraction of right decisions, at a
+        score of 0.5."""
+        for name in ("metrics", "weighted_metrics"):
+            if isinstance(kwargs.get(name), list | tuple):
+                kwargs[name] = [
+                    keras.metrics.BinaryAccuracy(metric, threshold=0.0)
+                    if metric in ("accuracy", "acc")
+                    else metric
+                    for metric in kwargs[name]
+                ]
+        super().compile(optimizer, loss, **kwargs)
 
     @property
     def threshold(self) -> float:

@@ -15,6 +15,7 @@ from bertfam_tf import heads
 from bertfam_tf.data import targets
 from bertfam_tf.data.inputs import as_text
 from bertfam_tf.data.labels import index_of, not_listed
+from bertfam_tf.metrics.table import by_name
 from bertfam_tf.models import Backbone
 from bertfam_tf.objectives.objective import SumAndCount
 from bertfam_tf.tasks.components import Signature, Targets, TaskComponents, Tensors, label_vector
@@ -95,13 +96,13 @@ class TextClassifier(Task):
     labels_type = targets.Name
     problem_type = "single_label_classification"
     ranked_scores = True
-    # Keras' metrics that do not take one logit for each label.
-    _unusable_metrics: ClassVar[tuple[type, ...]] = (
-        keras.metrics.AUC,
-        keras.metrics.BinaryAccuracy,
-        keras.metrics.Precision,
-        keras.metrics.Recall,
-    )
+    # Keras' metrics that do not take one logit for each label, and what to use instead.
+    _other_metrics: ClassVar[dict[type, str]] = {
+        keras.metrics.AUC: '"auc" or bertfam_tf.metrics.AUC, for two labels',
+        keras.metrics.BinaryAccuracy: '"accuracy"',
+        keras.metrics.Precision: '"precision" or bertfam_tf.metrics.Precision, for two labels',
+        keras.metrics.Recall: '"recall" or bertfam_tf.metrics.Recall, for two labels',
+    }
 
     def __init__(
         self,
@@ -130,22 +131,18 @@ class TextClassifier(Task):
         """As ``Task.compile``.
 
         Raises:
-            ValueError: for Keras' metrics of one score per example, which these logits are not.
+            ValueError: for Keras' metrics that do not take one logit for each label; and as
+                ``Task.compile``.
         """
         if isinstance(kwargs.get("metrics"), list | tuple):
             kwargs["metrics"] = [by_name(metric) for metric in kwargs["metrics"]]
             for metric in kwargs["metrics"]:
-                self._check_metric(metric)
+                if type(metric) in self._other_metrics:
+                    raise ValueError(
+                        f"keras.metrics.{type(metric).__name__} does not take one logit for each "
+                        f"label; use {self._other_metrics[type(metric)]}."
+                    )
         super().compile(optimizer, loss, **kwargs)
-
-    def _check_metric(self, metric: Any) -> None:
-        if type(metric) in self._unusable_metrics:
-            name = type(metric).__name__
-            raise ValueError(
-                f"keras.metrics.{name} takes one score per example, but {type(self).__name__} has "
-                f'one per label; for two labels use the name "{name.lower()}" or '
-                f"bertfam_tf.metrics.{name}."
-            )
 
     def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> TaskComponents:
         labels = options.labels

@@ -276,3 +276,37 @@ def test_metrics_by_name(smallest):
     assert found["f1"] == pytest.approx(2 * (given & true).sum() / (given.sum() + true.sum()))
     assert found["precision"] == pytest.approx((given & true).sum() / given.sum())
     assert 0 <= found["auc"] <= 1
+
+
+def test_metrics_of_independent_labels(several):
+    metrics = ["accuracy", "bce", keras.metrics.AUC(multi_label=True, from_logits=True)]
+    several.compile(metrics=metrics)
+    found = several.evaluate(TEXTS, JOINED, verbose=0, return_dict=True)
+    scores = np.stack([answer["scores"] for answer in several.predict(TEXTS)])
+    assert found["accuracy"] == pytest.approx(((scores > 0.5) == MATRIX).mean())
+    assert found["binary_crossentropy"] == pytest.approx(found["loss"], rel=1e-5)
+    assert found["loss"] == pytest.approx(-np.log(np.where(MATRIX, scores, 1 - scores)).mean())
+    several.compile(keras.optimizers.SGD(0.0))
+
+
+@pytest.mark.parametrize(
+    ("metric", "error"),
+    [
+        (keras.metrics.BinaryAccuracy(), "must have threshold=0.0, which is a probability of 0.5"),
+        (keras.metrics.F1Score(threshold=0.5), "F1Score must have threshold=0.0"),
+        (keras.metrics.BinaryCrossentropy(), "BinaryCrossentropy must have from_logits=True"),
+        (keras.metrics.AUC(multi_label=True), "AUC must have from_logits=True"),
+        (keras.metrics.Precision(), 'not take one logit for each label; use "micro_f1"'),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_metrics_that_take_probabilities(several, metric, error):
+    with pytest.raises(ValueError, match=error):
+        several.compile(metrics=[metric])
+
+
+@pytest.mark.parametrize("metric", ["binary_accuracy", keras.metrics.AUC(from_logits=True)])
+def test_metrics_that_take_one_score(smallest, metric):
+    task = bf.TextClassifier.from_pretrained(smallest, ["no", "yes"], **QUIET)
+    with pytest.raises(ValueError, match='does not take one logit for each label; use "a'):
+        task.compile(metrics=[metric])
