@@ -631,6 +631,15 @@ def test_ctrl_c_in_a_training(trained, tmp_path):
     assert "Traceback" not in error
 
 
+def test_the_reader_of_the_output_has_ended():
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "bertfam_tf.cli", "families"]
+    found = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert (found.returncode, found.stderr) == (141, "")
+
+
 def test_the_version(capsys):
     with pytest.raises(SystemExit) as end:
         main(["--version"])

@@ -48,7 +48,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs one command and returns the exit status. User errors are one line on stderr.
 
     The status is 2 for wrong usage, a wrong recipe or option and a wrong or missing file, 1 for
-    errors that may be temporary, such as a full disk, and 130 for Ctrl-C.
+    errors that may be temporary, such as a full disk, 130 for Ctrl-C, and 141 if the reader of the
+    output has ended.
     """
     options = _parsed(sys.argv[1:] if arguments is None else arguments)
     if options.in_batches:
@@ -61,12 +62,17 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         with _plain_warnings():
             options.run(options)
+            sys.stdout.flush()
     except KeyboardInterrupt:
         if sys.stdout.isatty():
             print(flush=True)  # ends the line of a progress bar
         again = "; the same command continues it" if options.resumes else ""
         print(f"bertfam {options.command}: interrupted{again}", file=sys.stderr)
         return 128 + signal.SIGINT
+    except BrokenPipeError:
+        # The reader of the output, such as `head`, has ended. Python writes what is left at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
     except Exception as error:
         if not _is_user_error(error):
             raise

@@ -99,6 +99,10 @@ def test_requests_without_one(client, headers, path):
     assert response.headers["www-authenticate"] == "Bearer"
 
 
+def test_preflights_without_cors_need_a_key(client):
+    assert client.options("/v1/models/m", headers={"origin": "http://a.page"}).status_code == 401
+
+
 def test_bytes_beyond_ascii_are_a_wrong_key(client):
     assert client.get("/v1/m", headers={"x-api-key": b"\xff\xfe\xe9"}).status_code == 401
 
@@ -382,13 +386,20 @@ def test_the_command_takes_keys_and_certificates(folder, half_path):
     (folder / "keys").write_text(f"# ours\n{KEY}\n")
     flags = [f"--tls-certificate={folder}/server.pem", f"--tls-key={folder}/server.key"]
     flags += [f"--api-key-file={folder}/keys", "--port=0", "--grpc-port=0"]
+    flags += ["--rest-api-enable-cors-support"]
     with start("-m", "bertfam_serve", half_path, *flags, stderr=None) as process:
         try:
             url, target = (process.stdout.readline().split()[-1] for _ in range(2))
             assert url.startswith("https://")
             trusted = client_context(folder, None)
             asked = {"json": {"instances": [2]}, "verify": trusted, "timeout": 60}
-            assert httpx.post(f"{url}:predict", **asked).status_code == 401
+            refused = httpx.post(f"{url}:predict", **asked)
+            assert refused.status_code == 401
+            assert refused.headers["access-control-allow-origin"] == "*"
+            origin = {"origin": "https://a.page"}
+            preflight = httpx.options(f"{url}:predict", headers=origin, verify=trusted)
+            assert preflight.status_code == 200
+            assert "x-api-key" in preflight.headers["access-control-allow-headers"].lower()
             answer = httpx.post(f"{url}:predict", headers={"x-api-key": KEY}, **asked)
             assert answer.json() == {"predictions": [3.0]}
             credentials = grpc.ssl_channel_credentials(read(folder, "authority.pem"))

@@ -324,10 +324,12 @@ def _extensions(options: argparse.Namespace, stack: contextlib.ExitStack) -> dic
             lambda x, wrap: wrap(x), wraps, servable
         )
     if options.api_key_file:
+        from bertfam_serve.rest_api import CORS_HEADERS
         from bertfam_serve.security import ApiKeyInterceptor, ApiKeyMiddleware, read_keys
 
         keys = read_keys(options.api_key_file)
-        arguments["middleware"] = [Middleware(ApiKeyMiddleware, keys=keys)]
+        headers = CORS_HEADERS if options.cors else {}
+        arguments["middleware"] = [Middleware(ApiKeyMiddleware, keys=keys, cors_headers=headers)]
         arguments["interceptors"] = [ApiKeyInterceptor(keys)]
     if options.tls_certificate or options.tls_key or options.tls_client_authority:
         from bertfam_serve.security import Tls

@@ -36,7 +36,8 @@ logger = logging.getLogger(__name__)
 CORS_HEADERS = {
     "Access-Control-Allow-Origin": "*",
     "Access-Control-Allow-Methods": "POST, GET",
-    "Access-Control-Allow-Headers": "Content-Type",
+    # The latter two may have an API key.
+    "Access-Control-Allow-Headers": "Content-Type, Authorization, X-API-Key",
 }
 
 _API = re.compile(r"/v1/.*", re.IGNORECASE)

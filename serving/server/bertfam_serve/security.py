@@ -5,7 +5,7 @@ import hashlib
 import hmac
 import os
 import ssl
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -87,16 +87,22 @@ def read_keys(path: str | os.PathLike[str]) -> ApiKeys:
 
 
 class ApiKeyMiddleware:
-    """ASGI middleware that answers requests without a valid key with 401."""
+    """ASGI middleware that answers requests without a valid key with 401.
 
-    def __init__(self, app: ASGIApp, keys: ApiKeys) -> None:
+    Args:
+        cors_headers: the CORS headers of answers, without which a browser hides a 401 from its
+            page; empty without CORS. With CORS, preflights need no key, because browsers send none.
+    """
+
+    def __init__(self, app: ASGIApp, keys: ApiKeys, cors_headers: Mapping[str, str] = {}) -> None:
         self._app = app
         self._keys = keys
+        self._cors_headers = cors_headers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] not in ("http", "websocket") or self._keys.valid_headers(
-            Headers(scope=scope).get
-        ):
+        preflight = bool(self._cors_headers) and scope.get("method") == "OPTIONS"
+        without_key = preflight or scope["type"] not in ("http", "websocket")
+        if without_key or self._keys.valid_headers(Headers(scope=scope).get):
             await self._app(scope, receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008, "reason": ""})
@@ -104,7 +110,7 @@ class ApiKeyMiddleware:
             response = Response(
                 f'{{\n    "error": "{_REFUSAL}"\n}}',
                 HTTP_STATUS[Code.UNAUTHENTICATED],
-                {"www-authenticate": "Bearer"},
+                {"www-authenticate": "Bearer", **self._cors_headers},
                 "application/json",
             )
             await response(scope, receive, send)
