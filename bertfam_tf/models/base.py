@@ -385,7 +385,7 @@ class Backbone(keras.Model):
             "family": self.family,
             "config": self.config.to_dict(),
             "name": self.name,
-            "trainable": self.trainable,
+            **trainable_config(self),
             "dtype": keras.saving.serialize_keras_object(self.dtype_policy),
             "unpadded": self.parts.unpadded,
             "single_example": self.parts.single_example,
@@ -395,11 +395,31 @@ class Backbone(keras.Model):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects=None) -> Backbone:
-        return cls(**config)
+        arguments = {**config}
+        for key in ("trainable", "frozen"):
+            arguments.pop(key, None)
+        backbone = cls(**arguments)
+        set_trainable(backbone, config)
+        return backbone
 
     def quantize(self, *args: Any, **kwargs: Any) -> None:
         # Before Keras warns about layers that it does not quantize.
         raise quantization_error(f"The model {self.name!r}")
+
+
+def trainable_config(model: keras.Model) -> dict[str, Any]:
+    """Returns whether a model is trainable, and the names of its layers that are not."""
+    frozen = [layer.name for layer in model.layers if not layer.trainable]
+    return {"trainable": model.trainable, "frozen": frozen}
+
+
+def set_trainable(model: keras.Model, config: Mapping[str, Any]) -> None:
+    """Applies the result of ``trainable_config``, of which both entries may be missing."""
+    if not config.get("trainable", True):
+        model.trainable = False
+    for layer in model.layers:
+        if layer.name in config.get("frozen", ()):
+            layer.trainable = False
 
 
 def _names(outputs: str | Iterable[str] | None) -> tuple[str, ...] | None:

@@ -11,6 +11,7 @@ import keras
 from bertfam_tf import files
 from bertfam_tf.layers.fused import quantization_error
 from bertfam_tf.models import Backbone
+from bertfam_tf.models.base import set_trainable, trainable_config
 from bertfam_tf.tasks import publish, storage
 from bertfam_tf.tasks.components import Signature
 from bertfam_tf.tasks.hub_card import CardInfo
@@ -66,7 +67,7 @@ class TaskStorage:
             "tokenizer": tokenizer_files(self.tokenizer),
             "options": self.options.stored(),
             "name": self.name,
-            "trainable": self.trainable,
+            **trainable_config(self),
         }
 
     @classmethod
@@ -77,8 +78,7 @@ class TaskStorage:
             **config["options"],
             name=config.get("name"),
         )
-        if not config.get("trainable", True):
-            task.trainable = False
+        set_trainable(task, config)
         return task
 
     def save(self: Any, directory: str | Path, overwrite: bool = True) -> None:

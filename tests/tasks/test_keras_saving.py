@@ -17,6 +17,7 @@ import bertfam_tf as bf
 from bertfam_tf import heads, parsing
 from bertfam_tf.sources import CheckpointError
 from bertfam_tf.text.serialization import tokenizer_from_files
+from bertfam_tf.training import tuning
 from tests.selection import only_in
 
 TEXTS = ["a fine film", "it was dull"]
@@ -166,6 +167,19 @@ def test_a_compiled_task_goes_on_where_it_was(task, tmp_path):
         np.testing.assert_array_equal(a, b)
     expected = task.evaluate(TEXTS, LABELS, verbose=0, return_dict=True)
     assert loaded.evaluate(TEXTS, LABELS, verbose=0, return_dict=True) == expected
+
+
+def test_frozen_layers_stay_frozen(smallest, tmp_path):
+    task = bf.TextClassifier.from_pretrained(smallest, labels=2, pair=False)
+    count = len(task.trainable_variables)
+    tuning.freeze(task.backbone, 1)
+    some = [variable.path for variable in task.trainable_variables]
+    assert 2 < len(some) < count
+    for frozen in (some, [variable.path for variable in task.head.weights]):
+        task.save(tmp_path / "task.keras")
+        loaded = keras.models.load_model(tmp_path / "task.keras")
+        assert [variable.path for variable in loaded.trainable_variables] == frozen
+        task.backbone.trainable = False
 
 
 def test_names_of_files_that_are_no_models(task, tmp_path):
