@@ -70,7 +70,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"bertfam {options.command}: interrupted{again}", file=sys.stderr)
         return 128 + signal.SIGINT
     except BrokenPipeError:
-        # The reader of the output, such as `head`, has ended. Python writes what is left at exit.
+        # The reader of the output, such as `head`, has ended. Python writes the rest at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     except Exception as error:

@@ -414,7 +414,7 @@ def trainable_config(model: keras.Model) -> dict[str, Any]:
 
 
 def set_trainable(model: keras.Model, config: Mapping[str, Any]) -> None:
-    """Applies the result of ``trainable_config``, of which both entries may be missing."""
+    """Applies the result of ``trainable_config``; missing entries change nothing."""
     if not config.get("trainable", True):
         model.trainable = False
     for layer in model.layers:
