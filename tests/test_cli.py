@@ -601,9 +601,8 @@ def test_an_interrupted_training_says_how_to_continue(monkeypatch, capsys, comma
     def interrupt(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("bertfam_tf.recipes.reading.load_recipe", interrupt)
-    monkeypatch.setattr("bertfam_tf.recipes.runs.load_run", interrupt)
-    monkeypatch.setattr("bertfam_tf.recipes.reading.load_run", interrupt)
+    for module in ("reading", "runs"):
+        monkeypatch.setattr(f"bertfam_tf.recipes.{module}.load_recipe", interrupt)
     over = ["--over", "train.seed=0,1"] if command == "sweep" else []
     assert main([command, "recipe.yaml", *over]) == 130
     error = capsys.readouterr().err
