@@ -25,9 +25,6 @@ PREDICT = "/v1/models/zoo:predict"
         ("", '{"instances": [2], "more": {"x": null}}', {"predictions": [3.0]}),
         ("", '  {"instances": [2]} trailing [text', {"predictions": [3.0]}),
         ("", '\ufeff{"instances": [2]}', {"predictions": [3.0]}),
-        # As in Serving's parser, the first of repeated names counts.
-        ("", '{"instances": [2], "instances": [8]}', {"predictions": [3.0]}),
-        ("", '{"inputs": {"x": [2], "x": [8]}}', {"outputs": [3.0]}),
         ("", '{"signature_name": "", "instances": [2]}', {"predictions": [3.0]}),
         ("pair", '{"instances": [{"a": 1, "b": 2}, {"b": 4, "a": 3}]}',
          {"predictions": [3.0, 7.0]}),

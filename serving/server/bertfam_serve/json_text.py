@@ -23,13 +23,7 @@ def _float(text: str) -> float:
     return value
 
 
-def _first_of_each(members: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns an object; of repeated names, the first counts, as in Serving's parser."""
-    document = dict(members)
-    return document if len(document) == len(members) else document | dict(reversed(members))
-
-
-_DECODER = json.JSONDecoder(parse_float=_float, object_pairs_hook=_first_of_each)
+_DECODER = json.JSONDecoder(parse_float=_float)
 
 
 def parse(body: bytes) -> dict[str, Any]:
