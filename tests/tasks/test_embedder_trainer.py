@@ -227,7 +227,7 @@ def test_mistakes(embedder):
         make(embedder).fit(A)
     with pytest.raises(ValueError, match=r"the shape \(examples, width\), got"):
         make(embedder, "embedding_mse").fit(A, SCORES)
-    with pytest.raises(ValueError, match="of .the labels. is missing"):
+    with pytest.raises(ValueError, match="Row 5 of 'the labels' is missing"):
         make(embedder, "cosine").fit(PAIRS, [*SCORES[:-1], np.nan], verbose=0)
     with pytest.raises(ValueError, match="accumulation_steps must be 1"):
         make(embedder).compile(accumulation_steps=2)
