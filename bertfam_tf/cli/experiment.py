@@ -92,11 +92,12 @@ def run(options: argparse.Namespace) -> None:
         if experiment.table is not None and not options.override and seeds is None:
             files.append(Path(options.file).parent / experiment.table)
         for file in files:
-            picture = file.with_name(f"{file.stem}_values.png")
+            link = ""
             if drawable():
+                picture = file.with_name(f"{file.stem}_values.png")
                 draw(experiment, cells, picture)
-            link = f"\n![The same values, a dot for each seed]({picture.name})\n"
-            write(file, text + link * drawable())
+                link = f"\n![The same values, a dot for each seed]({picture.name})\n"
+            write(file, text + link)
         print(text)
     if failure is not None:
         if experiment.prepare:

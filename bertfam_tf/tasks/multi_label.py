@@ -114,18 +114,12 @@ class MultiLabelClassifier(TextClassifier):
     ) -> Self:
         return super().from_pretrained(path, labels, language=language, **options)  # type: ignore[misc]
 
-    def compile(self, optimizer: Any = None, loss: Any = None, **kwargs: Any) -> None:
-        """As ``TextClassifier.compile``; ``"accuracy"`` is the fraction of right decisions, at a
+    def metric(self, metric: Any) -> Any:
+        """As ``TextClassifier.metric``; ``"accuracy"`` is the fraction of right decisions, at a
         score of 0.5."""
-        for name in ("metrics", "weighted_metrics"):
-            if isinstance(kwargs.get(name), list | tuple):
-                kwargs[name] = [
-                    keras.metrics.BinaryAccuracy(metric, threshold=0.0)
-                    if metric in ("accuracy", "acc")
-                    else metric
-                    for metric in kwargs[name]
-                ]
-        super().compile(optimizer, loss, **kwargs)
+        if metric in ("accuracy", "acc"):
+            return keras.metrics.BinaryAccuracy(metric, threshold=0.0)
+        return super().metric(metric)
 
     @property
     def threshold(self) -> float:

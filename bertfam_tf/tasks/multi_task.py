@@ -12,7 +12,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from bertfam_tf.metrics import by_name
 from bertfam_tf.models import Backbone
 from bertfam_tf.names import unknown
 from bertfam_tf.objectives.objective import Batch, Objective, SumAndCount
@@ -174,7 +173,7 @@ class MultiTask(TextLearner):
                     # To Keras, the name of an accuracy depends on the targets.
                     default_metrics = {metric.name: metric for metric in own}
                     own = [
-                        default_metrics.get(metric) or keras.metrics.get(by_name(metric))
+                        default_metrics.get(metric) or keras.metrics.get(task.metric(metric))
                         for metric in chosen[name]
                     ]
                 for metric in own:

@@ -244,12 +244,23 @@ class Task(Hinted, TaskStorage, TaskInference, TaskTraining):
             for name in ("metrics", "weighted_metrics"):
                 make = getattr(self._parts, name)
                 if isinstance(kwargs.get(name), list | tuple):
-                    kwargs[name] = [by_name(metric) for metric in kwargs[name]]
+                    kwargs[name] = [self.metric(metric) for metric in kwargs[name]]
                 elif make is not None and name not in kwargs:
                     kwargs[name] = make()
         loss = keras.tree.map_structure(lambda one: of_logits(one, keras.losses), loss)
         super().compile(optimizer, loss, **kwargs)
         self.forget_graphs()
+
+    def metric(self, metric: Any) -> Any:
+        """Returns a metric of ``compile`` as this task computes it.
+
+        Args:
+            metric: a name, or a metric of Keras.
+
+        Raises:
+            ValueError: for a metric of Keras that does not take logits.
+        """
+        return by_name(metric)
 
     def evaluate(
         self,

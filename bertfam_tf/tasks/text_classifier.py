@@ -15,7 +15,6 @@ from bertfam_tf import heads
 from bertfam_tf.data import targets
 from bertfam_tf.data.inputs import as_text
 from bertfam_tf.data.labels import index_of, not_listed
-from bertfam_tf.metrics.table import by_name
 from bertfam_tf.models import Backbone
 from bertfam_tf.objectives.objective import SumAndCount
 from bertfam_tf.tasks.components import Signature, Targets, TaskComponents, Tensors, label_vector
@@ -127,22 +126,19 @@ class TextClassifier(Task):
     ) -> Self:
         return super().from_pretrained(path, labels, language=language, **options)
 
-    def compile(self, optimizer: Any = None, loss: Any = None, **kwargs: Any) -> None:
-        """As ``Task.compile``.
+    def metric(self, metric: Any) -> Any:
+        """As ``Task.metric``.
 
         Raises:
-            ValueError: for Keras' metrics that do not take one logit for each label; and as
-                ``Task.compile``.
+            ValueError: as ``Task.metric``, and for one that does not take a logit for each label.
         """
-        if isinstance(kwargs.get("metrics"), list | tuple):
-            kwargs["metrics"] = [by_name(metric) for metric in kwargs["metrics"]]
-            for metric in kwargs["metrics"]:
-                if type(metric) in self._other_metrics:
-                    raise ValueError(
-                        f"keras.metrics.{type(metric).__name__} does not take one logit for each "
-                        f"label; use {self._other_metrics[type(metric)]}."
-                    )
-        super().compile(optimizer, loss, **kwargs)
+        metric = super().metric(metric)
+        if type(metric) in self._other_metrics:
+            raise ValueError(
+                f"keras.metrics.{type(metric).__name__} does not take one logit for each label; "
+                f"use {self._other_metrics[type(metric)]}."
+            )
+        return metric
 
     def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> TaskComponents:
         labels = options.labels

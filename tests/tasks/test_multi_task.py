@@ -312,3 +312,17 @@ def test_families(family, smallest):
     assert np.isfinite(history["one_loss"]).all()
     assert np.isfinite(history["other_loss"]).all()
     assert all(np.isfinite(weight.numpy()).all() for weight in model.weights)
+
+
+def test_metrics_equal_the_metrics_of_the_task_alone(smallest):
+    backbone, tokenizer = bf.load_backbone(smallest), bf.load_tokenizer(smallest)
+    labels = bf.MultiLabelClassifier(backbone, tokenizer, ["a", "b", "c"], pair=False)
+    model = bf.MultiTask({"labels": labels, "score": bf.TextRegressor(backbone, tokenizer)})
+    model.compile(keras.optimizers.SGD(0.0), metrics={"labels": ["accuracy", "bce"]})
+    texts, targets = ["a film", "it is", "very"], ["a,b", "", "c"]
+    data = {"labels": (texts, targets), "score": (texts, [0.0, 1.0, 2.0])}
+    history = model.fit(data, validation_data=data, verbose=0).history
+    labels.compile(metrics=["accuracy", "bce"])
+    alone = labels.evaluate(texts, targets, return_dict=True, verbose=0)
+    for name in ("accuracy", "binary_crossentropy"):
+        assert history[f"val_labels_{name}"][0] == pytest.approx(alone[name], rel=1e-5)
