@@ -218,19 +218,16 @@ def _phase(
 ) -> engine.Phase:
     """Compiles the distiller for a stage, and returns the stage as a phase."""
     settings = stage.train
-    passes = _passes(distiller, stage, rows, cache)
-    steps, epochs = passes.epochs(settings)
-    factors = None
-    if settings.layer_decay != 1:
-        factors = tuning.layer_factors(distiller.student.backbone, settings.layer_decay)
-    engine.compile_model(distiller, settings, steps * epochs, factors=factors)
     if validation is not None:
         # Encoded once: the same examples are evaluated after each epoch.
         examples = validation.batch(settings.batch_size or DEFAULT_BATCH_SIZE)
         validation = distiller.text_batches(examples).cache()
-    return engine.Phase(
-        distiller, lambda step: passes.between(step, steps * epochs), steps, epochs, validation
-    )
+    phase = _passes(distiller, stage, rows, cache).phase(distiller, settings, validation)
+    factors = None
+    if settings.layer_decay != 1:
+        factors = tuning.layer_factors(distiller.student.backbone, settings.layer_decay)
+    engine.compile_model(distiller, settings, phase.total, factors=factors)
+    return phase
 
 
 def _passes(

@@ -216,26 +216,16 @@ def _fit(
     settings = recipe.train
     count_tokens = getattr(model, "count_tokens", None)
     passes = engine.text_passes(rows, settings, count_tokens, by_length=model.batches_by_length)
-    steps, epochs = passes.epochs(settings)
-    # The metrics are the task's, and another model trains something else.
-    metrics = _metrics(recipe) if isinstance(model, tasks.Task) else {}
-    engine.compile_model(model, settings, steps * epochs, factors=factors, **metrics)
     validation: Any = None
     if recipe.data.dev is not None and validate:
         names = getattr(model, "class_names", None)
         validation = read_split(recipe.data, "dev", recipe.task, names or None)
         validation = validation.batch(settings.batch_size or DEFAULT_BATCH_SIZE)
-
-    def batches(step: int) -> tf.data.Dataset:
-        return passes.between(step, steps * epochs)
-
-    engine.train(
-        engine.Phase(model, batches, steps, epochs, validation),
-        directory,
-        settings,
-        None,
-        class_weight=settings.class_weights,
-    )
+    phase = passes.phase(model, settings, validation)
+    # The metrics are the task's, and another model trains something else.
+    metrics = _metrics(recipe) if isinstance(model, tasks.Task) else {}
+    engine.compile_model(model, settings, phase.total, factors=factors, **metrics)
+    engine.train(phase, directory, settings, None, class_weight=settings.class_weights)
 
 
 def _metrics(recipe: Recipe | DistillRecipe) -> dict[str, Any]:

@@ -83,26 +83,15 @@ def _run(recipe: MultiTaskRecipe, directory: RunDirectory) -> dict[str, float]:
         name: engine.text_passes(data, settings, built[name].count_tokens)
         for name, data in rows.items()
     }
-    batches = _passes(model, recipe, passes)
-    steps, epochs = batches.epochs(settings)
+    size = settings.batch_size or DEFAULT_BATCH_SIZE
+    held_out = {name: data.batch(size) for name, data in validation.items()} or None
+    phase = _passes(model, recipe, passes).phase(model, settings, held_out)
     metrics = {n: x.metrics for n, x in recipe.tasks.items() if x.metrics is not None}
-    engine.compile_model(model, settings, steps * epochs, factors=factors, metrics=metrics)
+    engine.compile_model(model, settings, phase.total, factors=factors, metrics=metrics)
     directory.begin()
     for split in splits.values():
         split.announce()
-    size = settings.batch_size or DEFAULT_BATCH_SIZE
-    engine.train(
-        engine.Phase(
-            model,
-            lambda step: batches.between(step, steps * epochs),
-            steps,
-            epochs,
-            {name: data.batch(size) for name, data in validation.items()} or None,
-        ),
-        directory,
-        settings,
-        model.tokenizer,
-    )
+    engine.train(phase, directory, settings, model.tokenizer)
     if directory.writes:
         model.save(directory.path / MODEL)
         _log.info("The model is in %s.", directory.path / MODEL)

@@ -8,7 +8,6 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from bertfam_tf.corpora.documents import find_files
 from bertfam_tf.corpora.token_streams import read_lines, segments, token_stream
@@ -104,25 +103,16 @@ def _train_on_stream(
     assert size is not None
     batches = segments(train, size, length)
     passes = engine.Passes(int(batches.cardinality()), lambda number: batches)
-    steps, epochs = passes.epochs(settings)
     keras.utils.set_random_seed(settings.seed)
     model = recipe.model
     backbone, fill = start(model, {"vocab_size": tokenizer.vocab_size, **model.overrides})
     task = CausalLM(backbone, tokenizer)
     fill({"causal_lm": task.head})
     learner = StreamLM(task.backbone, task.head)
-    engine.compile_model(learner, settings, steps * epochs, jit_compile=False)
+    phase = passes.phase(learner, settings, segments(dev, 1, length))
+    engine.compile_model(learner, settings, phase.total, jit_compile=False)
     directory.begin()
-
-    def after(step: int) -> tf.data.Dataset:
-        return passes.between(step, steps * epochs)
-
-    engine.train(
-        engine.Phase(learner, after, steps, epochs, segments(dev, 1, length)),
-        directory,
-        settings,
-        tokenizer,
-    )
+    engine.train(phase, directory, settings, tokenizer)
     if not directory.writes:
         return {}
     task.save(directory.path / MODEL)

@@ -73,23 +73,15 @@ def pretrain_on_words(recipe: PretrainRecipe, directory: RunDirectory) -> dict[s
 
     rows = train.map(lambda features: (features,))
     passes = engine.text_passes(rows, settings, count_tokens)
-    steps, epochs = passes.epochs(settings)
-    engine.compile_model(learner, settings, steps * epochs)
+    phase = passes.phase(learner, settings, encoded(dev.batch(settings.batch_size or 32)).cache())
+    engine.compile_model(learner, settings, phase.total)
     directory.begin()
     if directory.writes:
         write(directory.path / WORDS, "".join(f"{word}\n" for word in words))
-    engine.train(
-        engine.Phase(
-            learner,
-            lambda step: encoded(passes.between(step, steps * epochs)),
-            steps,
-            epochs,
-            encoded(dev.batch(settings.batch_size or 32)).cache(),
-        ),
-        directory,
-        settings,
-        tokenizer,
-    )
+    # Steps that are done are skipped before their texts are encoded.
+    texts = phase.batches
+    phase = phase._replace(batches=lambda step: encoded(texts(step)))
+    engine.train(phase, directory, settings, tokenizer)
     if not directory.writes:
         return {}
     with atomic(directory.path / MODEL) as target:

@@ -53,24 +53,22 @@ class Passes(NamedTuple):
     steps: int
     batches: Callable[[int], tf.data.Dataset]
 
-    def epochs(self, settings: TrainConfig) -> tuple[int, int]:
-        """Returns the number of steps in an epoch, and the number of epochs.
+    def phase(self, model: Learner, settings: TrainConfig, validation_data: Any = None) -> Phase:
+        """Returns the training of a model on these passes.
 
         An epoch is a pass, unless ``train.steps`` sets the number of steps.
         """
-        if settings.steps is None:
-            return self.steps, settings.epochs
-        return max(settings.steps // settings.epochs, 1), settings.epochs
+        steps = self.steps if settings.steps is None else settings.steps // settings.epochs
+        steps = max(steps, 1)
+        total = steps * settings.epochs
 
-    def between(self, step: int, end: int) -> tf.data.Dataset:
-        """Returns the batches from one step to another.
+        def after(step: int) -> tf.data.Dataset:
+            first, within = divmod(step, self.steps)
+            passes = range(first, max(-(-total // self.steps), first + 1))
+            batches = reduce(tf.data.Dataset.concatenate, map(self.batches, passes))
+            return batches.skip(within).take(total - step)
 
-        Earlier batches are skipped before they are encoded, such as raw text.
-        """
-        first, within = divmod(step, self.steps)
-        passes = range(first, max(-(-end // self.steps), first + 1))
-        batches = reduce(tf.data.Dataset.concatenate, map(self.batches, passes))
-        return batches.skip(within).take(end - step)
+        return Phase(model, after, steps, settings.epochs, validation_data)
 
 
 class Phase(NamedTuple):
