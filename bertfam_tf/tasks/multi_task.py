@@ -284,7 +284,12 @@ class MultiTask(TextLearner):
 
     def describe(self) -> dict[str, Any]:
         """The description that ``save`` and ``export`` store, sufficient to rebuild the tasks."""
-        return storage.describe_tasks(self)
+        tasks = {
+            name: {"task": type(task).__name__, "options": task.options.stored()}
+            for name, task in self.tasks.items()
+        }
+        shared = next(iter(self.tasks.values())).describe()
+        return {**shared, "task": type(self).__name__, "options": {}, "tasks": tasks}
 
     def save(self, directory: str | Path, overwrite: bool = True) -> None:
         """Writes all tasks into ``directory``, for ``bertfam_tf.load``; as ``Task.save``.

@@ -15,7 +15,7 @@ from bertfam_tf import parsing
 from bertfam_tf.checkpoints import Checkpoint, CheckpointError
 from bertfam_tf.models import Backbone
 from bertfam_tf.names import unknown
-from bertfam_tf.sources import opened, resolve
+from bertfam_tf.sources import resolve
 from bertfam_tf.tasks import options as declared
 from bertfam_tf.tasks.languages import LANGUAGES
 from bertfam_tf.text import Tokenizer, load_tokenizer
@@ -95,13 +95,6 @@ def open_task(
     Raises:
         CheckpointError, ValueError, TypeError: as ``Task.from_pretrained`` does.
     """
-    with opened(path) as source:
-        return _open_task(cls, source, args, kwargs)
-
-
-def _open_task(
-    cls: type[Task], path: str | Path, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Any:
     kind, rest = cls.options_type, dict(kwargs)
     first = declared.positional(kind)
     if len(args) > len(first):

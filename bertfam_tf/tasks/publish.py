@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -92,31 +91,6 @@ def publish(task: Task, directory: str | Path, info: CardInfo, name: str | None 
         task.published_type.write(task, temporary)
         text = card(task, name or Path(directory).resolve().name, info)
         (temporary / CARD).write_text(text, "utf-8")
-
-
-def push_to_hub(
-    task: Task,
-    name: str,
-    info: CardInfo,
-    *,
-    api: Any,
-    private: bool | None,
-    commit_message: str | None,
-    **upload: Any,
-) -> str:
-    """Uploads a task to the Hugging Face hub; see ``Task.push_to_hub``."""
-    with tempfile.TemporaryDirectory() as folder:
-        directory = Path(folder) / "model"
-        # What cannot be written is an error before the repository is created.
-        publish(task, directory, info, name)
-        api.create_repo(repo_id=name, private=private, exist_ok=True)
-        commit = api.upload_folder(
-            repo_id=name,
-            folder_path=directory,
-            commit_message=commit_message or f"Upload a {type(task).__name__} of bertfam_tf",
-            **upload,
-        )
-    return str(commit)
 
 
 def write(

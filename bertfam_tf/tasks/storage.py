@@ -31,28 +31,6 @@ if TYPE_CHECKING:
     from bertfam_tf.tasks.task import Task
 
 
-def describe(task: Task) -> dict[str, Any]:
-    """Returns the JSON description that rebuilds a task, without weights and tokenizer."""
-    return {
-        "bertfam_tf": bertfam_tf.__version__,
-        "task": type(task).__name__,
-        "family": task.backbone.family,
-        "config": task.backbone.config.to_dict(),
-        "options": task.options.stored(),
-    }
-
-
-def describe_tasks(model: MultiTask) -> dict[str, Any]:
-    """As ``describe``, of several tasks that share a backbone."""
-    tasks = model.tasks
-    descriptions = {
-        name: {"task": type(task).__name__, "options": task.options.stored()}
-        for name, task in tasks.items()
-    }
-    shared = describe(next(iter(tasks.values())))
-    return {**shared, "task": type(model).__name__, "options": {}, "tasks": descriptions}
-
-
 def save(task: Task | MultiTask, target: Path, overwrite: bool) -> None:
     """Writes a task; see ``Task.save``."""
     replace = overwrite and is_saved(target)
@@ -97,10 +75,10 @@ def write(
         directory: the directory; checksums of the files that it already contains are stored too.
         weights: arrays by variable path.
         tokenizer: the tokenizer.
-        description: the result of ``describe``, but ``task`` may be None: only ``from_pretrained``
-            of a task class can then load it. Further keys: ``heads``, the names of the stored
-            heads; ``other_weights``, paths of weights that are not the backbone's; ``labels``, of
-            the task's head; ``languages``, code to id.
+        description: the result of ``Task.describe``, but ``task`` may be None: only
+            ``from_pretrained`` of a task class can then load it. Further keys: ``heads``, the names
+            of the stored heads; ``other_weights``, paths of weights that are not the backbone's;
+            ``labels``, of the task's head; ``languages``, code to id.
     """
     safetensors.write(weights, directory / SINGLE)
     tokenizer.save(directory / TOKENIZER)

@@ -18,6 +18,7 @@ from bertfam_tf.metrics.table import by_name, of_logits
 from bertfam_tf.models import Backbone
 from bertfam_tf.names import unknown
 from bertfam_tf.objectives.objective import Supervised
+from bertfam_tf.sources import opened
 from bertfam_tf.tasks import options as declared
 from bertfam_tf.tasks import pretrained
 from bertfam_tf.tasks.components import TaskComponents
@@ -180,7 +181,8 @@ class Task(Hinted, TaskStorage, TaskInference, TaskTraining):
             ValueError: as the constructor; and for missing labels, a language that the checkpoint
                 does not have, or invalid tokenizer files.
         """
-        return pretrained.open_task(cls, path, args, kwargs)
+        with opened(path) as source:
+            return pretrained.open_task(cls, source, args, kwargs)
 
     @classmethod
     def head_of(cls, family: str) -> str | None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 import keras
 
+import bertfam_tf
 from bertfam_tf import files
 from bertfam_tf.layers.fused import quantization_error
 from bertfam_tf.models import Backbone
@@ -52,8 +54,14 @@ class TaskStorage:
         return {"": self}
 
     def describe(self: Any) -> dict[str, Any]:
-        """The task's description that ``save`` and ``export`` store, sufficient to rebuild it."""
-        return storage.describe(self)
+        """The description that ``save`` and ``export`` store, without weights and tokenizer."""
+        return {
+            "bertfam_tf": bertfam_tf.__version__,
+            "task": type(self).__name__,
+            "family": self.backbone.family,
+            "config": self.backbone.config.to_dict(),
+            "options": self.options.stored(),
+        }
 
     def quantize(self: Any, *args: Any, **kwargs: Any) -> None:
         """Raises a ``ValueError``: ``export`` and ``export_tflite`` write quantized models."""
@@ -172,16 +180,19 @@ class TaskStorage:
             from huggingface_hub import HfApi
 
             api = HfApi(token=token)
-        return publish.push_to_hub(
-            self,
-            repo_id,
-            CardInfo(**card),
-            api=api,
-            private=private,
-            commit_message=commit_message,
-            revision=revision,
-            create_pr=create_pr,
-        )
+        with tempfile.TemporaryDirectory() as folder:
+            directory = Path(folder) / "model"
+            # What cannot be written is an error before the repository is created.
+            publish.publish(self, directory, CardInfo(**card), repo_id)
+            api.create_repo(repo_id=repo_id, private=private, exist_ok=True)
+            commit = api.upload_folder(
+                repo_id=repo_id,
+                folder_path=directory,
+                commit_message=commit_message or f"Upload a {type(self).__name__} of bertfam_tf",
+                revision=revision,
+                create_pr=create_pr,
+            )
+        return str(commit)
 
     def export(
         self: Any,
