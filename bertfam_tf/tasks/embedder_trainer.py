@@ -310,19 +310,7 @@ class _Texts:
                 raise ValueError(unknown("prompt", name, known))
         plain = embedder.components.preprocessor
         assert isinstance(plain, SingleRow)
-        self._packers = [
-            SingleRow(
-                embedder.backbone,
-                embedder.tokenizer,
-                embedder.options,
-                _SINGLE,
-                prompt="" if name is None else known[name],
-                pool_prompt=plain.pool_prompt,
-            )
-            for name in names
-        ]
-        for packer in self._packers:
-            packer.languages = plain.languages
+        self._packers = [plain.with_prompt("" if name is None else known[name]) for name in names]
 
     def __call__(self, features: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         values = [features[n] for n in (TEXT, TEXT_PAIR, _NEGATIVES) if n in features]

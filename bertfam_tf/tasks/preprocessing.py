@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Self
 
 import keras
 import tensorflow as tf
@@ -162,6 +163,13 @@ class SingleRow(Preprocessor):
     ) -> dict[str, tf.Tensor]:
         tokenizer = self.languages.tokenizer_of(language)
         return self.packer([tokenizer.tokenize(text) for text in texts])
+
+    def with_prompt(self, prompt: str) -> Self:
+        """Returns this preprocessor with another prompt; both share their languages."""
+        other = copy.copy(self)
+        other.prompt = prompt
+        vars(other).pop("prompt_tokens", None)  # the cached one is the old prompt's
+        return other
 
     @functools.cached_property
     def prompt_tokens(self) -> int:

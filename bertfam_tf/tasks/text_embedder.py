@@ -389,17 +389,7 @@ class TextEmbedder(Task):
         plain = self._parts.preprocessor
         assert isinstance(plain, SingleRow)
 
-        def answers(prompt: str) -> Callable[[Tensors], Tensors]:
-            encode = SingleRow(
-                self.backbone,
-                self.tokenizer,
-                self.options,
-                self.fields,
-                prompt=prompt,
-                pool_prompt=plain.pool_prompt,
-            )
-            encode.languages = plain.languages
-
+        def answers(encode: SingleRow) -> Callable[[Tensors], Tensors]:
             @tf.autograph.experimental.do_not_convert
             def answer(features: Tensors) -> Tensors:
                 encoded = encode(features)
@@ -407,7 +397,8 @@ class TextEmbedder(Task):
 
             return answer
 
-        return {name: answers(text) for name, text in {None: "", **self.prompts}.items()}
+        prompts = {None: "", **self.prompts}
+        return {name: answers(plain.with_prompt(text)) for name, text in prompts.items()}
 
     def _signatures(self, precision: str = FLOAT, ranges: Any = None) -> dict[str, Signature]:
         limits = checked_ranges(precision, ranges, self.outputs[0].shape[-1])
