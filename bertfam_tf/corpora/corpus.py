@@ -13,8 +13,7 @@ from bertfam_tf.corpora.examples import (
     Format,
     FormedExamples,
     Spans,
-    in_passes,
-    one_pass,
+    TextExamples,
     pass_seed,
 )
 from bertfam_tf.corpora.formats import Segments
@@ -25,7 +24,7 @@ from bertfam_tf.text import Tokenizer
 _COUNTED = 1000
 
 
-class Corpus(FormedExamples):
+class Corpus(TextExamples, FormedExamples):
     """Text files as examples of masked language modeling, formed in each pass.
 
     Args:
@@ -61,31 +60,13 @@ class Corpus(FormedExamples):
         self.documents = documents
         self.sentences = sentences
 
-    def examples(self, number: int = 0, copies: int | None = None) -> Iterator[Segments]:
-        """Yields the examples of one pass, in the order in which they are trained on.
-
-        Args:
-            number: the number of the pass, from 0.
-            copies: the same as for ``batches``.
-
-        Raises:
-            ValueError: if the files have no text, or are not UTF-8.
-        """
-        for example, _ in one_pass(self._formed, self.seed, self.shuffle, copies, number):
-            yield example
-
     def _formed(self, seed: int) -> Iterator[Segments]:
-        """Yields all examples in the order of the text; ``seed`` draws the pairs."""
         example = None
         documents = read_documents(self.files, self.documents, self.sentences)
         for example in self.format.form(documents, seed, in_turns=self.documents == "file"):
             yield example
         if example is None:
             raise ValueError(f"There is no text in {join_names(map(str, self.files))}.")
-
-    def count(self) -> int:
-        """Returns the number of examples in the first pass, which is formed for it."""
-        return sum(1 for _ in self.examples())
 
     def _labels(self) -> Counter[int | None]:
         labels: Counter[int | None] = Counter()
@@ -102,8 +83,7 @@ class Corpus(FormedExamples):
         self, batch_size: int, copies: int | None, passes: int | None, start: int
     ) -> tf.data.Dataset:
         def examples() -> Iterator[tuple]:
-            passes_over = in_passes(self._formed, self.seed, self.shuffle, copies, passes, start)
-            for example, seeds in passes_over:
+            for example, seeds in self._in_passes(copies, passes, start):
                 label = -1 if example.label is None else example.label
                 yield example.first, example.second, label, seeds
 

@@ -310,6 +310,49 @@ class Examples:
         return tf.autograph.experimental.do_not_convert(masked)
 
 
+class TextExamples(Examples):
+    """Examples that are formed from text files in each pass; a subclass implements `_formed`."""
+
+    def _formed(self, seed: int) -> Iterator[Any]:
+        """Yields all examples in the order of the text; ``seed`` draws what a copy of it draws.
+
+        Raises:
+            ValueError: if the files have no text, or are not UTF-8.
+        """
+        raise NotImplementedError
+
+    def count(self) -> int:
+        """Returns the number of examples in the first pass, which is formed for it."""
+        return sum(1 for _ in self.examples())
+
+    def examples(self, number: int = 0, copies: int | None = None) -> Iterator[Any]:
+        """Yields the examples of one pass, in the order in which they are trained on.
+
+        Args:
+            number: the number of the pass, from 0.
+            copies: the same as for ``batches``.
+
+        Raises:
+            ValueError: if the files have no text, or are not UTF-8.
+        """
+        return (example for example, _ in self._pass(number, copies))
+
+    def _pass(self, number: int, copies: int | None) -> Iterator[tuple[Any, list[int]]]:
+        """Yields the examples of a pass, each with the seeds of its masks."""
+        copy = pass_seed(self.seed, number if copies is None else number % copies)
+        draw = random.Random(pass_seed(self.seed, number))
+        for index, example in shuffled(enumerate(self._formed(copy)), self.shuffle, draw):
+            yield example, [copy, index % SEEDS]
+
+    def _in_passes(
+        self, copies: int | None, passes: int | None, start: int
+    ) -> Iterator[tuple[Any, list[int]]]:
+        """Yields the examples and seeds of several passes; arguments as for ``batches``."""
+        numbers = count() if passes is None else range(passes)
+        all_passes = (self._pass(number, copies) for number in numbers)
+        return islice(chain.from_iterable(all_passes), start, None)
+
+
 class FormedExamples(Examples):
     """Examples in a format, as ``Segments``; `_batched` has first and second segments and labels.
 
@@ -406,41 +449,6 @@ class FormedExamples(Examples):
 def pass_seed(seed: int, number: Any) -> Any:
     """Returns the seed of a pass over a data set: an ``int``, or int64 if ``number`` is."""
     return (seed * 1_000_003 + number) % SEEDS
-
-
-def in_passes(
-    formed: Callable[[int], Iterable[Any]],
-    seed: int,
-    shuffle: int,
-    copies: int | None,
-    passes: int | None,
-    start: int,
-) -> Iterator[tuple[Any, list[int]]]:
-    """Yields the examples of several passes, each with the seeds of its masks.
-
-    Args:
-        formed: a function from the seed of a copy of the text to its examples, in the text's order.
-        seed: the seed of the data set.
-        shuffle: the number of examples among which the next one is drawn.
-        copies, passes, start: the same as for ``Examples.batches``.
-    """
-    numbers = count() if passes is None else range(passes)
-    all_passes = (one_pass(formed, seed, shuffle, copies, number) for number in numbers)
-    return islice(chain.from_iterable(all_passes), start, None)
-
-
-def one_pass(
-    formed: Callable[[int], Iterable[Any]],
-    seed: int,
-    shuffle: int,
-    copies: int | None,
-    number: int,
-) -> Iterator[tuple[Any, list[int]]]:
-    """Yields the examples of pass ``number``, from 0; other arguments as for ``in_passes``."""
-    copy = pass_seed(seed, number if copies is None else number % copies)
-    draw = random.Random(pass_seed(seed, number))
-    for index, example in shuffled(enumerate(formed(copy)), shuffle, draw):
-        yield example, [copy, index % SEEDS]
 
 
 def shuffled(examples: Iterator[Any], size: int, draw: random.Random) -> Iterator[Any]:

@@ -13,14 +13,14 @@ import tensorflow as tf
 from bertfam_tf import parsing
 from bertfam_tf.corpora.corpus import Corpus
 from bertfam_tf.corpora.documents import read_documents
-from bertfam_tf.corpora.examples import SEEDS, Examples, in_passes, one_pass
+from bertfam_tf.corpora.examples import SEEDS, Examples, TextExamples
 from bertfam_tf.corpora.masking import Masking
 from bertfam_tf.corpora.translation import TranslationPairs
 from bertfam_tf.data.batching import training_options
 from bertfam_tf.text import Tokenizer
 
 
-class Translations(Examples):
+class Translations(TextExamples):
     """Pairs of sentences of two languages, each with its translation.
 
     Args:
@@ -60,25 +60,11 @@ class Translations(Examples):
         self.pairs = pairs
         self.tokenizers = tokenizers
 
-    def count(self) -> int:
-        """Returns the number of pairs."""
-        return sum(1 for _ in self._in_order())
-
-    def examples(self, number: int = 0, copies: int | None = None) -> Iterator[tuple[str, str]]:
-        """Yields the pairs of one pass, as ``Corpus.examples`` does."""
-        for pair, _ in one_pass(self._formed, self.seed, self.shuffle, copies, number):
-            yield pair
-
-    def _formed(self, seed: int) -> Iterator[tuple[str, str]]:
-        # The same in each copy: nothing but masks is drawn.
-        return self._in_order()
-
     def _batched(
         self, batch_size: int, copies: int | None, passes: int | None, start: int
     ) -> tf.data.Dataset:
         def examples() -> Iterator[tuple]:
-            passes_over = in_passes(self._formed, self.seed, self.shuffle, copies, passes, start)
-            for pair, seeds in passes_over:
+            for pair, seeds in self._in_passes(copies, passes, start):
                 yield *pair, seeds
 
         text = tf.TensorSpec([], tf.string)
@@ -94,7 +80,8 @@ class Translations(Examples):
         size = tf.shape(example[0])
         return inputs, {"pair": tf.fill(size, -1), "translated": tf.ones(size, tf.int32)}
 
-    def _in_order(self) -> Iterator[tuple[str, str]]:
+    def _formed(self, seed: int) -> Iterator[tuple[str, str]]:
+        # The same in each copy: nothing but masks is drawn.
         names = " and ".join(map(str, self.files))
         for file in self.files:
             parsing.check_regular(file)
