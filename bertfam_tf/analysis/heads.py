@@ -146,7 +146,13 @@ def _trace_again(model: Task | Backbone) -> None:
     model.test_function = model.predict_function = None
 
 
-def _chosen(heads: Heads, counts: Sequence[int]) -> dict[int, list[int]]:
+def checked_heads(heads: Heads, counts: Sequence[int]) -> dict[int, list[int]]:
+    """Returns heads by layer as lists; raises ValueError for one that does not exist.
+
+    Args:
+        heads: the indices of heads by index of the layer.
+        counts: the number of heads of each layer.
+    """
     chosen = {index: list(heads_of_layer) for index, heads_of_layer in heads.items()}
     for index, heads_of_layer in chosen.items():
         if not 0 <= index < len(counts):
@@ -161,7 +167,7 @@ def _chosen(heads: Heads, counts: Sequence[int]) -> dict[int, list[int]]:
 @contextlib.contextmanager
 def _zero_heads(layers: Sequence[Attention], heads: Heads) -> Iterator[None]:
     before = []
-    for index, chosen in _chosen(heads, [layer.num_heads for layer in layers]).items():
+    for index, chosen in checked_heads(heads, [x.num_heads for x in layers]).items():
         # The rows of the output kernel that belong to a head are 0, as its output times 0 would be.
         _, axis, parts = _outputs_of_parts(layers[index])
         for variable in _kernels_by_head(layers[index]):
@@ -211,7 +217,7 @@ class _Switch:
 
 @contextlib.contextmanager
 def _uniform_heads(switches: Sequence[_Switch], heads: Heads) -> Iterator[None]:
-    chosen = _chosen(heads, [switch.layer.num_heads for switch in switches])
+    chosen = checked_heads(heads, [switch.layer.num_heads for switch in switches])
     before = {index: switches[index].on.numpy() for index in chosen}
     for index, off in chosen.items():
         on = before[index].copy()

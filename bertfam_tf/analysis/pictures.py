@@ -26,8 +26,8 @@ _COLOURS = {
 _CELL, _WORD, _BAR = 0.9, 0.13, 0.22
 
 
-def _figure(width: float, height: float) -> Any:
-    """Returns an empty figure.
+def _figure(width: float, height: float, rows: int = 1, columns: int = 1, **options: Any) -> Any:
+    """Returns a figure and its panels, as ``Figure.subplots`` returns them.
 
     Raises:
         ValueError: if matplotlib is not installed.
@@ -37,7 +37,8 @@ def _figure(width: float, height: float) -> Any:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ValueError("Pictures need matplotlib: pip install 'bertfam_tf[plots]'.") from error
-    return Figure(figsize=(width, height), layout="constrained")
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.subplots(rows, columns, **options)
 
 
 def _write(figure: Any, file: str | Path) -> Path:
@@ -66,8 +67,8 @@ def draw_heads(
         OSError: if the file cannot be written.
     """
     rows, columns = len(maps.layers), max(len(heads) for heads in maps.layers)
-    figure = _figure(_CELL * columns + 0.5, _CELL * rows + 0.5)
-    panels = figure.subplots(rows, columns, squeeze=False)
+    size = _CELL * columns + 0.5, _CELL * rows + 0.5
+    figure, panels = _figure(*size, rows, columns, squeeze=False)
     for i, layer in enumerate(maps.layers):
         for j, panel in enumerate(panels[i]):
             panel.set_xticks([])
@@ -99,8 +100,7 @@ def draw_patterns(shares: np.ndarray, file: str | Path) -> Path:
         ValueError: if matplotlib is not installed.
         OSError: if the file cannot be written.
     """
-    figure = _figure(6.0, 1.4 + 0.3 * len(shares))
-    panel = figure.subplots()
+    figure, panel = _figure(6.0, 1.4 + 0.3 * len(shares))
     left = np.zeros(len(shares))
     for column, pattern in zip(shares.T, Pattern, strict=True):
         panel.barh(range(len(shares)), column, left=left, color=_COLOURS[pattern])
@@ -137,8 +137,7 @@ def draw_attention(maps: AttentionMaps, layer: int, head: int, file: str | Path)
         if not 0 <= index < count:
             raise ValueError(f"{name} must be from 0 to {count - 1}, got {index}.")
     size = 1.5 + 0.25 * len(maps.tokens)
-    figure = _figure(size, size)
-    panel = figure.subplots()
+    figure, panel = _figure(size, size)
     panel.imshow(maps.layers[layer][head], cmap="Blues", vmin=0, vmax=1)
     places = range(len(maps.tokens))
     panel.set_xticks(places, _plain(maps.tokens), rotation=90, fontsize=8)
@@ -165,8 +164,7 @@ def draw_ablation(ablation: Ablation, file: str | Path, score: str = "score") ->
     for i, heads in enumerate(ablation.heads):
         values[i, : len(heads)] = heads
     values[:, -1] = ablation.layers
-    figure = _figure(0.62 * (columns + 2) + 1.5, 0.45 * rows + 1.2)
-    panel = figure.subplots()
+    figure, panel = _figure(0.62 * (columns + 2) + 1.5, 0.45 * rows + 1.2)
     _draw_changes(figure, panel, values, "+.3f")
     panel.set_xticks([*range(columns), columns + 1], [*map(str, range(columns)), "all"], fontsize=8)
     panel.set_yticks(range(rows), [f"layer {i}" for i in range(rows)], fontsize=8)
@@ -194,8 +192,7 @@ def draw_pairs(
         OSError: if the file cannot be written.
     """
     size = 2.0 + 0.42 * len(heads)
-    figure = _figure(size + 0.8, size)
-    panel = figure.subplots()
+    figure, panel = _figure(size + 0.8, size)
     _draw_changes(figure, panel, changes, "+.2g")
     names = [f"{layer}.{head}" for layer, head in heads]
     panel.set_xticks(range(len(heads)), names, rotation=90, fontsize=8)
@@ -226,8 +223,7 @@ def draw_projection(
     names = [""] * len(points) if labels is None else list(map(str, labels))
     if len(names) != len(points):
         raise ValueError(f"Expected one label per point ({len(points)}), got {len(names)}.")
-    figure = _figure(6.0, 4.8)
-    panel = figure.subplots()
+    figure, panel = _figure(6.0, 4.8)
     for name in dict.fromkeys(names):
         chosen = points[[other == name for other in names]]
         panel.scatter(*chosen.T, s=14, alpha=0.7, label=_plain([name])[0])
@@ -252,8 +248,7 @@ def draw_words(attribution: Attribution, file: str | Path) -> Path:
         OSError: if the file cannot be written.
     """
     words = attribution.words
-    figure = _figure(5.0, 0.8 + _BAR * max(len(words), 1))
-    panel = figure.subplots()
+    figure, panel = _figure(5.0, 0.8 + _BAR * max(len(words), 1))
     shares = [share for _, share in words]
     colours = ["#2563eb" if share >= 0 else "#dc2626" for share in shares]
     panel.barh(range(len(words)), shares, color=colours)
@@ -281,8 +276,7 @@ def draw_similarity(
         OSError: if the file cannot be written.
     """
     rows, columns = similarity.shape
-    figure = _figure(0.5 * columns + 1.8, 0.45 * rows + 1.2)
-    panel = figure.subplots()
+    figure, panel = _figure(0.5 * columns + 1.8, 0.45 * rows + 1.2)
     image = panel.imshow(similarity, cmap="viridis", vmin=0, vmax=1, aspect="auto")
     _write_values(panel, similarity, ".2f", similarity < 0.6)
     panel.set_xticks(range(columns))

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from bertfam_tf.analysis.heads import Importance, attentions, feed_forwards
+from bertfam_tf.analysis.heads import Importance, attentions, checked_heads, feed_forwards
 from bertfam_tf.models import Backbone
 from bertfam_tf.models.base import plain_weights
 from bertfam_tf.tasks import Task
@@ -93,17 +93,9 @@ def prune(
             raise ValueError(f"All layers of {backbone.family} have the same number of heads.")
         counts = []
         layers = attentions(backbone)
-        for layer in heads:
-            if not 0 <= layer < len(layers):
-                raise ValueError(f"Layers are from 0 to {len(layers) - 1}, got {layer}.")
+        removed = checked_heads(heads, [layer.num_heads for layer in layers])
         for i, layer in enumerate(layers):
-            without = set(heads.get(i, ()))
-            wrong = without - set(range(layer.num_heads))
-            if wrong:
-                raise ValueError(
-                    f"Heads of layer {i} are from 0 to {layer.num_heads - 1}, got {min(wrong)}."
-                )
-            rest = [head for head in range(layer.num_heads) if head not in without]
+            rest = [head for head in range(layer.num_heads) if head not in removed.get(i, ())]
             if not rest:
                 raise ValueError(f"Layer {i} must keep one of its {layer.num_heads} heads.")
             counts.append(len(rest))

@@ -54,17 +54,14 @@ def add_command(
     return parser
 
 
-def add_recipe(
-    parser: argparse.ArgumentParser, example: str, *, recipe: str = "a YAML file"
-) -> None:
+def add_recipe(parser: argparse.ArgumentParser, example: str) -> None:
     """Adds the arguments ``recipe`` and ``override``.
 
     Args:
         parser: the command's parser.
         example: help on the overrides, such as ``"such as train.epochs=1"``.
-        recipe: help on the recipe.
     """
-    parser.add_argument("recipe", help=recipe)
+    parser.add_argument("recipe", help="a YAML file")
     parser.add_argument("override", nargs="*", help=f"key=value, {example}")
 
 

@@ -14,16 +14,13 @@ _WHOLE = re.compile(r"[0-9]+\.0")
 _NUMBER = r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"
 
 
-def index_of(
-    values: tf.Tensor, known: Sequence[str], what: str, location: str | tf.Tensor = ""
-) -> tf.Tensor:
+def index_of(values: tf.Tensor, known: Sequence[str], what: str) -> tf.Tensor:
     """Returns the index of each string in ``known``, int32, of the same shape.
 
     Args:
         values: strings, scalar or vector.
         known: distinct strings.
         what: the word for the values in the error message.
-        location: where they are, the beginning of the error message.
 
     Raises:
         InvalidArgumentError: at run time, for a value that is not in ``known``.
@@ -32,7 +29,7 @@ def index_of(
     is_known = tf.reduce_any(matches, axis=-1)
     wrong = tf.boolean_mask(tf.reshape(values, [-1]), tf.reshape(~is_known, [-1]))[:1]
     before, after = not_listed("\0", known, what).split("\0", 1)
-    text = tf.strings.join([MARK, location, before, tf.strings.reduce_join(wrong), after])
+    text = tf.strings.join([MARK, before, tf.strings.reduce_join(wrong), after])
     with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(is_known), [text])]):
         return tf.argmax(matches, axis=-1, output_type=tf.int32)
 

@@ -170,10 +170,10 @@ def is_json_array(file: Path) -> bool:
     return first_bytes(file).startswith(b"[")
 
 
-def first_bytes(file: Path, count: int = 1 << 20) -> bytes:
+def first_bytes(file: Path) -> bytes:
     """Returns the first bytes of a file, decompressed, without white space before them."""
     with parsing.open_binary(file) as stream:
-        return stream.read(count).removeprefix(b"\xef\xbb\xbf").lstrip()
+        return stream.read(1 << 20).removeprefix(b"\xef\xbb\xbf").lstrip()
 
 
 def elements(file: Path) -> Iterator[tuple[int, Any]]:

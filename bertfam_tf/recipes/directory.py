@@ -19,7 +19,7 @@ from bertfam_tf.training import engine, replicas
 from bertfam_tf.training.callbacks import curves
 from bertfam_tf.training.callbacks.backup import PREVIOUS, STATE, Backup, recipe_of
 from bertfam_tf.training.callbacks.history import History
-from bertfam_tf.training.callbacks.steps import StepLog
+from bertfam_tf.training.callbacks.steps import StepLog, read_lines
 
 RECIPE, MODEL, METRICS = "recipe.yaml", "model", "metrics.json"
 HISTORY, _CURVES = "history.csv", "curves.png"
@@ -209,8 +209,7 @@ class RunDirectory:
     @property
     def steps(self) -> int:
         """The number of logged training steps."""
-        lines = StepLog(self.path / _STEPS, self.path / _BOARD).lines
-        return lines[-1]["step"] if lines else 0
+        return logged_steps(self.path) or 0
 
     @property
     def _checkpoints(self) -> list[Path]:
@@ -235,13 +234,19 @@ class RunDirectory:
     def finish(self, metrics: dict[str, Any]) -> None:
         """Plots the logs, writes the metrics, which mark the end, and removes the checkpoint."""
         if self.writes:
-            lines = StepLog(self.path / _STEPS, self.path / _BOARD).lines
+            lines = read_lines(self.path / _STEPS)
             if lines and curves.drawable():
                 curves.draw(lines, self.path / _CURVES)
             write(self.path / METRICS, json.dumps(metrics, indent=2, ensure_ascii=False) + "\n")
             self.backup().clear()
         # A worker that is killed before this would restart and find no metrics.
         replicas.wait_for_workers()
+
+
+def logged_steps(path: Path) -> int | None:
+    """Returns the number of training steps that a run directory logs; None without a log."""
+    lines = read_lines(path / _STEPS)
+    return lines[-1]["step"] if lines else None
 
 
 def _settings(text: str, source: str) -> Any:

@@ -141,11 +141,11 @@ class _Adaptive(keras.optimizers.Optimizer):
     def _factor(self, index: int) -> float:
         return self.factors.get(self._trainable_variables[index].path, 1.0)
 
-    def _powers(self, dtype: str = "float32") -> tuple[Any, Any]:
+    def _powers(self) -> tuple[Any, Any]:
         """Returns both betas to the power of the step, for bias correction; zeros without it."""
         if not self.bias_correction:
-            return ops.zeros((), dtype), ops.zeros((), dtype)
-        step = ops.cast(self.iterations + 1, dtype)
+            return ops.zeros((), "float32"), ops.zeros((), "float32")
+        step = ops.cast(self.iterations + 1, "float32")
         return ops.power(self.beta_1, step), ops.power(self.beta_2, step)
 
     def _apply_weight_decay(self, variables):

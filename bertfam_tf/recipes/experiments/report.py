@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertfam_tf.names import printable
-from bertfam_tf.recipes.directory import Flops
+from bertfam_tf.recipes.directory import Flops, logged_steps
 from bertfam_tf.recipes.experiments.cells import EVALUATE, Cell, Run
 from bertfam_tf.recipes.experiments.running import runs_of
 from bertfam_tf.recipes.experiments.settings import (
@@ -291,9 +290,9 @@ def _budget(run: Run, flops: Flops | None) -> list[str]:
     """Returns steps, tokens and TFLOP; a dash for unknown values."""
     recipe = run.loaded
     if not isinstance(recipe, PretrainRecipe):
-        steps = _logged_steps(run)
+        steps = logged_steps(run.directory)
         return [_NOTHING if steps is None else f"{steps:,}", _NOTHING, _NOTHING]
-    logged = _logged_steps(run) or recipe.train.steps or 0
+    logged = logged_steps(run.directory) or recipe.train.steps or 0
     stages = recipe.stages or [Stage(steps=logged)] if logged or recipe.stages else []
     tokens = [
         stage.steps * (recipe.train.batch_tokens or _batch(recipe, stage)) for stage in stages
@@ -322,15 +321,6 @@ def _flops_of(run: Run, recipe: PretrainRecipe, stages: int, flops: Flops) -> li
     counts = [flops(recipe, recipe.data.length, stage) for stage in range(stages)]
     run.write_record({"flops_per_token": counts})
     return counts
-
-
-def _logged_steps(run: Run) -> int | None:
-    """Returns the number of steps that a run has logged."""
-    from bertfam_tf.training.callbacks.steps import StepLog
-
-    folder = Path(run.directory)
-    lines = StepLog(folder / "metrics.jsonl", folder / "tensorboard").lines
-    return lines[-1]["step"] if lines else None
 
 
 def _markdown(table: Iterable[Sequence[str]]) -> list[str]:

@@ -75,17 +75,7 @@ class StepLog(keras.callbacks.Callback):
     @property
     def lines(self) -> list[dict[str, Any]]:
         """The lines so far, without truncated or damaged ones."""
-        if not self.file.is_file():
-            return []
-        lines = []
-        for line in self.file.read_text("utf-8", "replace").split("\n"):
-            try:
-                values = json.loads(line)
-            except (ValueError, RecursionError):
-                continue
-            if _is_line(values):
-                lines.append({_RENAMED.get(name, name): x for name, x in values.items()})
-        return lines
+        return read_lines(self.file)
 
     def on_train_begin(self, logs=None):
         self._start = None
@@ -158,6 +148,21 @@ class StepLog(keras.callbacks.Callback):
                 summary.value.add(tag=f"{prefix}{name}", simple_value=value)
         with self._events.as_default():
             tf.summary.experimental.write_raw_pb(summary.SerializeToString(), step=line["step"])
+
+
+def read_lines(file: Path) -> list[dict[str, Any]]:
+    """Returns the lines that a ``StepLog`` wrote, without truncated or damaged ones."""
+    if not file.is_file():
+        return []
+    lines = []
+    for line in file.read_text("utf-8", "replace").split("\n"):
+        try:
+            values = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if _is_line(values):
+            lines.append({_RENAMED.get(name, name): x for name, x in values.items()})
+    return lines
 
 
 @cache
