@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from bertfam_tf.names import truncated
+from bertfam_tf.distill.word_vectors import lines_of, vector_of
 from bertfam_tf.text import Tokenizer
 
 MAX_WORD_VECTORS = 100_000  # as in TinyBERT's code
@@ -109,38 +109,18 @@ class Neighbors:
 
 
 def read_vectors(path: Path) -> Neighbors:
-    """Reads the first ``MAX_WORD_VECTORS`` lines of a text file of word vectors."""
+    """Reads the first ``MAX_WORD_VECTORS`` words of a text file of word vectors.
+
+    Raises:
+        ValueError: if there is no such file, or a line is not a word with as many finite numbers as
+            the first one.
+    """
     words: dict[bytes, np.ndarray] = {}
-    width = 0
-    try:
-        with path.open("rb") as file:
-            for number, line in enumerate(islice(file, MAX_WORD_VECTORS), 1):
-                # Some words of GloVe's files have spaces.
-                word, *numbers = line.rstrip().rsplit(b" ", width or -1)
-                width = width or len(numbers)
-                # The files of word2vec start with a line of two numbers.
-                if width < 2 or (vector := _vector(numbers, width)) is None:
-                    raise ValueError(
-                        f"{path}: line {number} is {truncated(line, 60)}, expected a word and its "
-                        f"{width if number > 1 else ''} numbers, as in the files of GloVe."
-                    )
-                words.setdefault(word, vector)
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror or error}.") from error
+    for where, word, numbers in islice(lines_of(path), MAX_WORD_VECTORS):
+        words.setdefault(word, vector_of(where, numbers))
     if not words:
-        raise ValueError(f"{path} is empty, expected a word and its numbers in each line.")
+        raise ValueError(f"{path} has no words.")
     return Neighbors(list(words), np.stack(list(words.values())))
-
-
-def _vector(numbers: list[bytes], width: int) -> np.ndarray | None:
-    """Parses the numbers of a line; None if they are not finite, or not ``width`` numbers."""
-    try:
-        vector = np.array(numbers, "float64")
-    except ValueError:
-        return None
-    with np.errstate(over="ignore"):
-        vector = vector.astype("float32")
-    return vector if len(vector) == width and np.isfinite(vector).all() else None
 
 
 def words_of(

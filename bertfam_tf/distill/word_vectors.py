@@ -12,9 +12,8 @@ from bertfam_tf.models import Backbone
 from bertfam_tf.names import truncated
 from bertfam_tf.text import Tokenizer
 
-# Numbers in published files have at most 12 characters; their longest "words" are addresses.
-_BYTES_OF_A_NUMBER = 32
-_BYTES_OF_A_WORD = 4096
+# The longest line; published files have at most a few thousand bytes in each.
+_LONGEST = 1 << 19
 
 
 def load_word_vectors(
@@ -50,40 +49,56 @@ def load_word_vectors(
             "expected the tokenizer of this backbone."
         )
     table = np.array(embedding)
-    for where, word, numbers in _lines(Path(file), width):
+    for where, word, numbers in lines_of(Path(file), width):
         row = rows.pop(word, None)
-        if row is None:
-            continue
-        try:
-            vector = np.array(numbers, "S").astype("float32")
-        except ValueError:
-            vector = np.array([np.nan])
-        if not np.isfinite(vector).all():
-            raise ValueError(f"{where}: expected {width} finite numbers after the word.")
-        table[row] = vector
+        if row is not None:
+            table[row] = vector_of(where, numbers)
     embedding.assign(table)
     return (len(tokenizer.vocabulary) - len(rows)) / count
 
 
-def _lines(path: Path, width: int) -> Iterator[tuple[str, bytes, list[bytes]]]:
-    """Yields the location of each line, its word and its numbers."""
+def lines_of(path: Path, width: int | None = None) -> Iterator[tuple[str, bytes, list[bytes]]]:
+    """Yields the location of each line of a file of word vectors, its word and its numbers.
+
+    Args:
+        path: a file in GloVe's format; a first line as word2vec's and fastText's is skipped.
+        width: how many numbers follow a word; None for as many as the first line has, or states.
+
+    Raises:
+        ValueError: if there is no such file, it is empty, or a line has another form.
+    """
     if not path.is_file():
         raise ValueError(f"There is no file {path}.")
     if not path.stat().st_size:
-        raise ValueError(f"{path} is empty, expected a word and {width} numbers in each line.")
-    limit = _BYTES_OF_A_WORD + _BYTES_OF_A_NUMBER * width
+        expected = f"a word and {width or 'its'} numbers"
+        raise ValueError(f"{path} is empty, expected {expected} in each line.")
     with path.open("rb") as stream:
         # The limit keeps a file without line ends from being read at once.
-        for number, line in enumerate(iter(lambda: stream.readline(limit), b""), 1):
+        for number, line in enumerate(iter(lambda: stream.readline(_LONGEST), b""), 1):
             where = f"{path}: line {number}"
             # Some words of the largest files contain spaces.
-            fields = line.rstrip(b" \r\n").rsplit(b" ", -1 if number == 1 else width)
-            if number == 1 and len(fields) == 2 and fields[1] == b"%d" % width:
-                continue
-            if len(fields) != width + 1 or len(line) == limit:
+            fields = line.rstrip(b" \r\n").rsplit(b" ", -1 if number == 1 else width or -1)
+            if number == 1:
+                header = fields[1] if len(fields) == 2 and len(line) < 40 else b""
+                width = width or (int(header) if header.isdigit() else len(fields) - 1)
+                if header == b"%d" % width:
+                    continue
+            if len(fields) - 1 != width or not width or len(line) == _LONGEST:
                 raise ValueError(
-                    f"{where}: expected a word and {width} numbers, the width of the embedding, "
+                    f"{where}: expected a word and {width or 'its'} numbers, as in GloVe's files, "
                     f"got {truncated(line.decode('utf-8', 'replace').strip(), 40)!r} with "
                     f"{len(fields) - 1}."
                 )
             yield where, fields[0], fields[1:]
+
+
+def vector_of(where: str, numbers: list[bytes]) -> np.ndarray:
+    """Returns the numbers of a line as float32; raises ValueError unless all are finite."""
+    try:
+        with np.errstate(over="ignore"):
+            vector = np.array(numbers, "float64").astype("float32")
+    except ValueError:
+        vector = np.array([np.nan])
+    if not np.isfinite(vector).all():
+        raise ValueError(f"{where}: expected {len(numbers)} finite numbers after the word.")
+    return vector

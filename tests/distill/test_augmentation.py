@@ -513,14 +513,16 @@ def test_arguments(task, tiny, tmp_path):
     file = tmp_path / "vectors.txt"
     for content, message in (
         ("", "is empty"),
-        ("400000 300\nthe 1 2\n", "line 1 is"),
-        ("the 1 2\na 1\n", "line 2 is .*expected a word and its 2 numbers"),
-        ("the 1 x\n", "line 1 is"),
-        ("the 1 inf\n", "line 1 is"),
-        ("the 1 1e99\n", "line 1 is"),
+        ("400000 300\n", "has no words"),
+        ("400000 300\nthe 1 2\n", "line 2: expected a word and 300 numbers"),
+        ("the\n", "line 1: expected a word and its numbers"),
+        ("the 1 2\na 1\n", "line 2: expected a word and 2 numbers"),
+        ("the 1 x\n", "line 1: expected 2 finite numbers"),
+        ("the 1 inf\n", "line 1: expected 2 finite numbers"),
+        ("the 1 1e99\n", "line 1: expected 2 finite numbers"),
     ):
         file.write_text(content)
         with pytest.raises(ValueError, match=message):
             Augmentation(task, word_vectors=file)
-    with pytest.raises(ValueError, match="missing cannot be read: No such file"):
+    with pytest.raises(ValueError, match=r"There is no file .*missing"):
         Augmentation(task, word_vectors=tmp_path / "missing")
