@@ -14,7 +14,6 @@ import bertfam_tf
 from bertfam_tf.cli import (
     analyze,
     convert,
-    distill,
     doctor,
     evaluate,
     experiment,
@@ -24,7 +23,6 @@ from bertfam_tf.cli import (
     init,
     plan,
     predict,
-    pretrain,
     runs,
     search,
     serve,
@@ -39,7 +37,7 @@ from bertfam_tf.names import printable, printable_lines, truncated
 _LONGEST = 8000
 # In the order of the help text.
 _COMMANDS = (
-    families, doctor, init, train, pretrain, distill, runs, sweep, experiment, plan, evaluate,
+    families, doctor, init, train, runs, sweep, experiment, plan, evaluate,
     analyze, predict, index, search, export, convert, serve, tokenize, vocabulary,
 )  # fmt: skip
 
