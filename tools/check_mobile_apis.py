@@ -31,10 +31,11 @@ from tqdm import tqdm
 
 import bertfam_tf as bf
 from bertfam_tf.export.tflite import IdPacker
-from bertfam_tf.export.tflite_metadata import LABELS, SENTENCEPIECE, Metadata, read_metadata
+from bertfam_tf.export.tflite_metadata import LABELS, SENTENCEPIECE
 from bertfam_tf.text import SentencePieceTokenizer, Tokenizer, WordPieceTokenizer, presets
 from tests.support.compare_tokenizers import markdown
 from tests.support.texts import DATA, sst2
+from tests.support.tflite_metadata import Metadata, read_metadata
 from tools.mobile_tokenizers import MobileTokenizer
 
 ROOT = Path(__file__).parent.parent

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import sentencepiece
 
-from bertfam_tf.export.tflite_metadata import SENTENCEPIECE, VOCABULARY, Metadata
+from bertfam_tf.export.tflite_metadata import SENTENCEPIECE, VOCABULARY
+from tests.support.tflite_metadata import Metadata
 
 _SPACES = " \t\n\f\r"
 _CHINESE = (

@@ -12,9 +12,8 @@ from __future__ import annotations
 import io
 import struct
 import zipfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import flatbuffers
 from flatbuffers import encode, number_types
@@ -33,8 +32,8 @@ _IDENTIFIER = b"M001"
 _PARSER = "1.1.0"
 # Runtimes map the file into memory: weights stay aligned to 16 bytes, or to a cache line.
 _ALIGNMENT = 64
-# Errors of reading a damaged flatbuffer or archive.
-_DAMAGE = (ValueError, TypeError, IndexError, AttributeError, struct.error, zipfile.BadZipFile)
+# Errors of reading a damaged flatbuffer.
+_DAMAGE = (ValueError, TypeError, IndexError, AttributeError, struct.error)
 
 # Enumerations of the schema.
 _UNKNOWN_FILE, _AXIS_LABELS, _VOCABULARY_FILE = 0, 2, 5
@@ -73,25 +72,6 @@ class _Model:
     VERSION, BUFFERS, METADATA, FIELDS = 0, 4, 6, 8
 
 
-class Metadata(NamedTuple):
-    """The metadata of a file.
-
-    Fields:
-        name, description: texts; "" if missing.
-        inputs, outputs: the names of the tensors, in the file's order.
-        tokenizer: the tokenizer's file, ``VOCABULARY`` or ``SENTENCEPIECE``; "" if the app
-            tokenizes.
-        files: name to content of the associated files.
-    """
-
-    name: str
-    description: str
-    inputs: list[str]
-    outputs: list[str]
-    tokenizer: str
-    files: dict[str, bytes]
-
-
 def with_metadata(
     model: bytes,
     *,
@@ -123,9 +103,11 @@ def with_metadata(
             is 2 GB or larger (its weights then follow the flatbuffer); or readers would misread the
             vocabulary or the labels.
     """
-    with _as_value_error():
+    try:
         old = _parsed(model)
         inputs, outputs = _tensors(old)
+    except _DAMAGE as error:
+        raise ValueError(f"This .tflite file cannot be read: {error}") from error
     _check_entries(old)
     files: dict[str, bytes] = {}
     if vocabulary is not None:
@@ -153,58 +135,7 @@ def with_metadata(
     return stream.getvalue()
 
 
-def read_metadata(model: bytes) -> Metadata | None:
-    """Reads the metadata of a `.tflite` file; None if there are none.
-
-    Raises:
-        ValueError: if the file or its metadata are damaged.
-    """
-    with _as_value_error():
-        old = _parsed(model)
-        content = next(
-            (
-                old.Buffers(entry.Buffer()).DataAsNumpy().tobytes()
-                for entry in _entries(old)
-                if entry.Name() == _ENTRY
-            ),
-            None,
-        )
-        if content is None:
-            return None
-        if content[4:8] != _IDENTIFIER:
-            raise ValueError(f"its metadata start with {content[4:8]!r}, not {_IDENTIFIER!r}")
-        root = _Reader(content, encode.Get(number_types.UOffsetTFlags.packer_type, content, 0))
-        graph = root.tables(_Metadata.SUBGRAPHS)[0]
-        outputs = graph.tables(_SubGraph.OUTPUTS)
-        units = [x.number(_Unit.OPTIONS_TYPE) for x in graph.tables(_SubGraph.INPUT_UNITS)]
-        tokenizers = [name for name, (kind, *_) in _TOKENIZERS.items() if kind in units]
-        files = {}
-        if zipfile.is_zipfile(io.BytesIO(model)):
-            with zipfile.ZipFile(io.BytesIO(model)) as archive:
-                files = {info.filename: archive.read(info) for info in archive.infolist()}
-        associated = [file.text(_File.NAME) for x in outputs for file in x.tables(_Tensor.FILES)]
-        for file in (*tokenizers, *associated):
-            if file not in files:
-                raise ValueError(f"its {file} is missing after the model")
-        return Metadata(
-            name=root.text(_Metadata.NAME),
-            description=root.text(_Metadata.DESCRIPTION),
-            inputs=[x.text(_Tensor.NAME) for x in graph.tables(_SubGraph.INPUTS)],
-            outputs=[x.text(_Tensor.NAME) for x in outputs],
-            tokenizer="".join(tokenizers),
-            files=files,
-        )
-
-
 # The model ------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _as_value_error() -> Iterator[None]:
-    try:
-        yield
-    except _DAMAGE as error:
-        raise ValueError(f"This .tflite file cannot be read: {error}") from error
 
 
 def _parsed(model: bytes) -> Any:
@@ -404,24 +335,3 @@ def _table(
     for field, number in numbers.items():
         builder.PrependUint8Slot(field, number, 0)
     return builder.EndObject()
-
-
-class _Reader(Table):
-    """A table whose fields are read by their number."""
-
-    def text(self, field: int) -> str:
-        offset = self.Offset(4 + 2 * field)
-        return self.String(self.Pos + offset).decode("utf-8") if offset else ""
-
-    def number(self, field: int) -> int:
-        offset = self.Offset(4 + 2 * field)
-        return self.Get(number_types.Uint8Flags, self.Pos + offset) if offset else 0
-
-    def tables(self, field: int) -> list[_Reader]:
-        offset = self.Offset(4 + 2 * field)
-        if not offset:
-            return []
-        start = self.Vector(offset)
-        return [
-            _Reader(self.Bytes, self.Indirect(start + 4 * i)) for i in range(self.VectorLen(offset))
-        ]
