@@ -34,8 +34,9 @@ class ModernBertConfig(bert.BertConfig):
 
     Every ``global_every``-th layer, from the first, attends to all tokens; the others attend to at
     most half of ``local_attention`` tokens on either side. ``global_base`` and ``local_base`` are
-    the bases of their rotary frequencies. Heads of texts read the first token or the mean of all,
-    as ``pooling`` (``"cls"`` or ``"mean"``) says. ``dropout`` is the embeddings' rate.
+    the bases of their rotary frequencies. Initial weights of the residual branches' output layers
+    are scaled by 1/√(2 layers). Heads of texts read the first token or the mean of all, as
+    ``pooling`` (``"cls"`` or ``"mean"``) says. ``dropout`` is the embeddings' rate.
     """
 
     vocab_size: int = 50368
@@ -59,11 +60,14 @@ class ModernBertConfig(bert.BertConfig):
 
 
 def _block(config: ModernBertConfig, first: bool, *, name: str, dtype: Any = None) -> Any:
+    # Megatron's initialization (arXiv 1909.08053), which the paper follows.
+    output_stddev = config.initializer_range * (2 * config.num_layers) ** -0.5
     feed_forward = layers.GatedFeedForward(
         config.intermediate_size,
         layers.activation(config.activation),
         config.initializer_range,
         dropout=config.feed_forward_dropout,
+        output_stddev=output_stddev,
         use_bias=False,
         name="feed_forward",
         dtype=dtype,
@@ -71,7 +75,13 @@ def _block(config: ModernBertConfig, first: bool, *, name: str, dtype: Any = Non
     # The embeddings' norm is the first block's.
     norm = keras.layers.Identity if first else lambda **options: encoder.norm(config, **options)
     return layers.TransformerBlock(
-        encoder.attention(config, positions=layers.rotate, use_bias=False, dtype=dtype),
+        encoder.attention(
+            config,
+            positions=layers.rotate,
+            output_stddev=output_stddev,
+            use_bias=False,
+            dtype=dtype,
+        ),
         feed_forward,
         "pre",
         attention_norm=norm(name="attention_norm", dtype=dtype),

@@ -201,9 +201,9 @@ def test_xlm_needs_a_language_where_it_has_several():
 # GPT ------------------------------------------------------------------------------------------
 
 
-def test_residual_branches_of_gpt2_start_small():
+def test_residual_branches_of_gpt2_and_modernbert_start_small():
     seed(3)
-    for family, factor in (("gpt", 1.0), ("gpt2", 8**-0.5)):
+    for family, factor in (("gpt", 1.0), ("gpt2", 8**-0.5), ("modernbert", 8**-0.5)):
         weights = _weights(bf.build(family, "tiny", vocab_size=9, num_layers=4))
         for part in ("attention/output", "feed_forward/output"):
             outer = np.std(weights[f"layer_0/{part}/kernel"])
