@@ -44,6 +44,7 @@ class TransformerBlock(keras.layers.Layer):
         dropout: the dropout rate of each sublayer's output.
         attention_norm, feed_forward_norm: the norms; None for layer norms. ``Identity`` layers for
             a block without norms.
+        drops_attention: whether the output of the attention has dropout; not so in DistilBERT.
 
     Call:
         x: (batch, length, width).
@@ -66,12 +67,14 @@ class TransformerBlock(keras.layers.Layer):
         dropout: float = 0.0,
         attention_norm: keras.layers.Layer | None = None,
         feed_forward_norm: keras.layers.Layer | None = None,
+        drops_attention: bool = True,
         **kwargs,
     ):
         super().__init__(**kwargs)
         if norm not in ("post", "pre"):
             raise ValueError(f"norm must be 'post' or 'pre', got {norm!r}.")
         self.norm = norm
+        self.drops_attention = drops_attention
         self.attention = attention
         self.feed_forward = feed_forward
         self.attention_norm = attention_norm or LayerNormalization(
@@ -127,14 +130,17 @@ class TransformerBlock(keras.layers.Layer):
                 options["query"] = self.attention_norm(query)
             attended, *more = self.attention(self.attention_norm(x), **options)
             x = x if query is None else query
-            x = _residual_sum(x, self.dropout(attended, training=training))
+            x = _residual_sum(x, self._dropped(attended, training))
             out = self.feed_forward(self.feed_forward_norm(x))
             return _residual_sum(x, self.dropout(out, training=training)), *more
         if query is not None:
             options["query"] = query
         attended, *more = self.attention(x, **options)
         x = x if query is None else query
-        x = self.attention_norm(_residual_sum(x, self.dropout(attended, training=training)))
+        x = self.attention_norm(_residual_sum(x, self._dropped(attended, training)))
         out = self.feed_forward(x)
         x = _residual_sum(x, self.dropout(out, training=training))
         return self.feed_forward_norm(x), *more
+
+    def _dropped(self, attended, training):
+        return self.dropout(attended, training=training) if self.drops_attention else attended

@@ -21,7 +21,7 @@ from bertfam_tf.registry import (
 
 @dataclass(frozen=True)
 class DistilBertConfig(bert.BertConfig):
-    """Differs from BERT: half the layers, no segments, no pooler.
+    """Differs from BERT: half the layers, no segments, no pooler, no dropout of attention's output.
 
     With ``sinusoidal_positions`` the positions are sinusoidal and not trained. ``span_dropout`` is
     the rate in the head for answer spans.
@@ -33,6 +33,7 @@ class DistilBertConfig(bert.BertConfig):
     sinusoidal_positions: bool = False
     classifier_dropout: float | None = 0.2
     span_dropout: float = 0.1
+    drops_attention = False  # in all of its models, so no field
 
 
 def wire(config: DistilBertConfig, parts: Parts) -> tuple[dict, dict]:

@@ -189,7 +189,12 @@ def block(
     if "feed_forward" not in parts:
         parts["feed_forward"] = feed_forward(config, dtype=dtype)
     return layers.TransformerBlock(
-        **parts, epsilon=config.norm_epsilon, dropout=config.dropout, name=name, dtype=dtype
+        **parts,
+        epsilon=config.norm_epsilon,
+        dropout=config.dropout,
+        drops_attention=getattr(config, "drops_attention", True),
+        name=name,
+        dtype=dtype,
     )
 
 

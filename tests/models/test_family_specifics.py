@@ -67,6 +67,19 @@ def test_one_segment_is_no_choice():
     assert "segment_ids" not in _build("distilbert").input
 
 
+# DistilBERT -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", ["bert", "distilbert"])
+def test_distilbert_drops_nothing_after_attention(family):
+    block = _build(family, dropout=0.5, attention_dropout=0.0).parts["layer_0"]
+    # The feed-forward's output has dropout in both families.
+    block.feed_forward.output_dense.kernel.assign(np.zeros((64, 16)))
+    x = np.random.default_rng(0).normal(size=(2, 5, 16))
+    trained, evaluated = (block(x, training=training)[0] for training in (True, False))
+    assert np.allclose(trained, evaluated) == (family == "distilbert")
+
+
 # ALBERT ---------------------------------------------------------------------------------------
 
 
