@@ -15,6 +15,7 @@ from bertfam_tf.models.base import unpadding
 from bertfam_tf.objectives import NextTokens
 from bertfam_tf.objectives.objective import Batch
 from bertfam_tf.recipes import objectives
+from bertfam_tf.recipes.directory import model_source
 from bertfam_tf.recipes.reading import source
 from bertfam_tf.recipes.schema import PretrainRecipe, Recipe
 from bertfam_tf.recipes.splits import columns, read_split
@@ -179,7 +180,7 @@ def _batch_size(settings: TrainConfig, length: int) -> int:
 def _fine_tuning(recipe: Recipe, steps: int | None) -> StageSpec:
     settings = recipe.train
     steps = settings.steps if steps is None else steps
-    checkpoint = Checkpoint(source(recipe.model.path), **recipe.model.overrides)
+    checkpoint = Checkpoint(model_source(recipe.model.path), **recipe.model.overrides)
     length = recipe.model.max_length or getattr(checkpoint.config, "max_positions", None)
     if length is None:
         raise ValueError("model.max_length must be a number for a model without positions.")

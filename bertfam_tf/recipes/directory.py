@@ -12,8 +12,9 @@ import keras
 import yaml
 
 from bertfam_tf import parsing
+from bertfam_tf.checkpoints import formats
 from bertfam_tf.files import LOCK, exclusive_lock, remove_leftovers, resume, write
-from bertfam_tf.recipes.reading import expand, with_defaults
+from bertfam_tf.recipes.reading import expand, source, with_defaults
 from bertfam_tf.recipes.schema import DistillRecipe, MultiTaskRecipe, PretrainRecipe, Recipe
 from bertfam_tf.training import engine, replicas
 from bertfam_tf.training.callbacks import curves
@@ -48,6 +49,19 @@ def model_directory(path: str | Path) -> str | Path:
     if not model.is_dir():
         raise ValueError(f"{path} has no model yet; the command that started its run continues it.")
     return model
+
+
+def model_source(path: str) -> str | Path:
+    """Returns the model that a recipe names: a checkpoint, or the model of a run's directory.
+
+    Args:
+        path: the value in the recipe, in which ``$NAME`` and ``~`` are expanded.
+
+    Raises:
+        ValueError: if a variable is not set, or the run has no model yet.
+    """
+    name = source(path)
+    return name if formats.matches(Path(name)) else model_directory(name)
 
 
 @contextmanager

@@ -22,9 +22,9 @@ from bertfam_tf.distill.term import Term
 from bertfam_tf.distill.terms import TERMS
 from bertfam_tf.distill.word_vectors import load_word_vectors
 from bertfam_tf.names import join_names, unknown
-from bertfam_tf.recipes.directory import MODEL, Flops, RunDirectory, run_once
+from bertfam_tf.recipes.directory import MODEL, Flops, RunDirectory, model_source, run_once
 from bertfam_tf.recipes.fine_tuning import evaluate
-from bertfam_tf.recipes.reading import expand, source
+from bertfam_tf.recipes.reading import expand
 from bertfam_tf.recipes.schema import DistillRecipe, DistillStage
 from bertfam_tf.recipes.splits import Split, open_split
 from bertfam_tf.tasks import Task, storage
@@ -122,7 +122,7 @@ def terms_of(settings: dict[str, dict[str, Any]]) -> list[Term]:
 
 def _task(cls: type[Task], path: str, max_length: int | None) -> Any:
     """Loads a saved task, or a checkpoint as that task."""
-    directory = source(path)
+    directory = model_source(path)
     if not storage.is_saved(directory):
         return cls.from_pretrained(directory, max_length=max_length)
     task = tasks.load(directory)
@@ -137,7 +137,7 @@ def _student(recipe: DistillRecipe, cls: type[Task], teacher: Task) -> Any:
     if recipe.max_length is not None:
         options["max_length"] = recipe.max_length
     if settings.path is not None:
-        path = source(settings.path)
+        path = model_source(settings.path)
         if storage.is_saved(path):
             # It may be another task, such as a masked language model of a general distillation.
             saved = tasks.load(path)

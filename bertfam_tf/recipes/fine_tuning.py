@@ -12,8 +12,8 @@ import tensorflow as tf
 
 from bertfam_tf import tasks
 from bertfam_tf.names import unknown
-from bertfam_tf.recipes.directory import MODEL, Flops, RunDirectory, run_once
-from bertfam_tf.recipes.reading import build_section, source
+from bertfam_tf.recipes.directory import MODEL, Flops, RunDirectory, model_source, run_once
+from bertfam_tf.recipes.reading import build_section
 from bertfam_tf.recipes.schema import DataConfig, DistillRecipe, MultiTaskRecipe, Recipe
 from bertfam_tf.recipes.splits import open_split, read_split, trainable_task
 from bertfam_tf.tasks.options import names as option_names
@@ -173,7 +173,9 @@ def trainer_settings(recipe: Recipe) -> Any:
 def _build(recipe: Recipe, cls: Any, rows: tf.data.Dataset, names: list[str]) -> Any:
     options = task_options(recipe, cls, rows, names)
     with new_heads_logged(_log):
-        return cls.from_pretrained(source(recipe.model.path), **options, **recipe.model.overrides)
+        return cls.from_pretrained(
+            model_source(recipe.model.path), **options, **recipe.model.overrides
+        )
 
 
 def task_options(

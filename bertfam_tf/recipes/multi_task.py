@@ -8,9 +8,8 @@ import keras
 import tensorflow as tf
 
 from bertfam_tf import tasks
-from bertfam_tf.recipes.directory import MODEL, Flops, RunDirectory, run_once
+from bertfam_tf.recipes.directory import MODEL, Flops, RunDirectory, model_source, run_once
 from bertfam_tf.recipes.fine_tuning import choose_weights, evaluate, run, task_options
-from bertfam_tf.recipes.reading import source
 from bertfam_tf.recipes.schema import MultiTaskRecipe, Recipe
 from bertfam_tf.recipes.splits import Split, open_split, read_split, trainable_task
 from bertfam_tf.training import engine
@@ -67,7 +66,7 @@ def _run(recipe: MultiTaskRecipe, directory: RunDirectory) -> dict[str, float]:
             first = next(iter(built.values()))
             built[name] = cls(first.backbone, first.tokenizer, **options)
         else:
-            path, overrides = source(recipe.model.path), recipe.model.overrides
+            path, overrides = model_source(recipe.model.path), recipe.model.overrides
             with new_heads_logged(_log):
                 built[name] = cls.from_pretrained(path, **options, **overrides)
     factors = choose_weights(next(iter(built.values())), recipe)

@@ -29,7 +29,7 @@ from bertfam_tf.objectives import (
 )
 from bertfam_tf.objectives.objective import Objective
 from bertfam_tf.recipes import pretrained
-from bertfam_tf.recipes.reading import source
+from bertfam_tf.recipes.directory import model_source
 from bertfam_tf.recipes.schema import MaskingConfig, NewModelConfig, PretrainRecipe
 from bertfam_tf.text import Tokenizer
 from bertfam_tf.training.learner import Learner
@@ -101,7 +101,7 @@ def build(
         built = _network(recipe, backbone, fields, tokenizer)
         fill(built.heads)
         if model.checkpoint is not None:
-            pretrained.fill_rest(source(model.checkpoint), built)
+            pretrained.fill_rest(model_source(model.checkpoint), built)
         pretrained.check_format(backbone)
         return built
     return _network(recipe, backbone, fields, tokenizer)
@@ -128,7 +128,7 @@ def start(
     config = models.config_of(model.family, model.size, **fields).to_dict()
     if "pooler" not in fields:
         config.pop("pooler", None)  # missing in checkpoints whose heads do not read it
-    path = source(model.checkpoint)
+    path = model_source(model.checkpoint)
     checkpoint = Checkpoint(path, model.family, **config)
 
     def fill(new_heads: Mapping[str, heads.Head]) -> None:

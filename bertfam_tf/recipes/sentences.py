@@ -18,7 +18,7 @@ from bertfam_tf.files import atomic
 from bertfam_tf.models import Backbone
 from bertfam_tf.names import join_names, unknown
 from bertfam_tf.recipes import objectives, pretrained
-from bertfam_tf.recipes.directory import MODEL, RunDirectory
+from bertfam_tf.recipes.directory import MODEL, RunDirectory, model_source
 from bertfam_tf.recipes.reading import expand, source
 from bertfam_tf.recipes.schema import PretrainRecipe
 from bertfam_tf.tasks import TokenTagger, load
@@ -250,7 +250,7 @@ class _Data:
         masking = self.recipe.masking
         if masking.tagger is None:
             return None
-        tagger = load(expand(masking.tagger))
+        tagger = load(model_source(masking.tagger))
         if not isinstance(tagger, TokenTagger):
             raise ValueError(
                 f"masking.tagger must be a TokenTagger, {masking.tagger} is a "

@@ -16,7 +16,7 @@ from bertfam_tf.data.inputs import TEXT
 from bertfam_tf.files import atomic, write
 from bertfam_tf.objectives import BidirectionalTokens, bidirectional_head
 from bertfam_tf.recipes import pretrained
-from bertfam_tf.recipes.directory import MODEL, RunDirectory
+from bertfam_tf.recipes.directory import MODEL, RunDirectory, model_source
 from bertfam_tf.recipes.objectives import start
 from bertfam_tf.recipes.reading import expand, source
 from bertfam_tf.recipes.schema import PretrainRecipe
@@ -62,7 +62,7 @@ def pretrain_on_words(recipe: PretrainRecipe, directory: RunDirectory) -> dict[s
     )
     model = pretrained.Pretrained(backbone=backbone, other_heads={OBJECTIVE: head})
     if recipe.model.checkpoint is not None:
-        pretrained.fill_rest(source(recipe.model.checkpoint), model)
+        pretrained.fill_rest(model_source(recipe.model.checkpoint), model)
 
     def encoded(batches: tf.data.Dataset) -> tf.data.Dataset:
         return batches.map(lambda features: pack(features[TEXT]), tf.data.AUTOTUNE).prefetch(2)

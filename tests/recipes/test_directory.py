@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from bertfam_tf.checkpoints.safetensors import write as write_tensors
-from bertfam_tf.recipes.directory import RunDirectory, model_directory, run_directory
+from bertfam_tf.recipes.directory import RunDirectory, model_directory, model_source, run_directory
 from bertfam_tf.recipes.reading import load_recipe
 
 
@@ -153,3 +153,15 @@ def test_the_model_of_a_run_that_is_not_finished(recipe, output):
         model_directory(output)
     (output / "model").mkdir()
     assert model_directory(output) == output / "model"
+
+
+def test_the_model_that_a_recipe_names(recipe, output, tiny, monkeypatch):
+    monkeypatch.setenv("RUNS", str(output))
+    (output / "recipe.yaml").write_text(recipe.to_yaml())
+    with pytest.raises(ValueError, match="victim has no model yet"):
+        model_source("$RUNS")
+    (output / "model").mkdir()
+    assert model_source("$RUNS") == output / "model"
+    (output / "config.json").write_bytes((tiny / "config.json").read_bytes())
+    assert model_source("$RUNS") == str(output)
+    assert model_source("google-bert/bert-base-uncased") == "google-bert/bert-base-uncased"

@@ -317,6 +317,17 @@ def test_a_mismatch_is_found_before_anything_is_written(others, error, recipe, t
     assert not run.exists() or [path.name for path in run.iterdir()] in ([], [".lock"])
 
 
+def test_a_teacher_and_a_student_of_runs(recipe, tmp_path):
+    (tmp_path / "begun").mkdir()
+    (tmp_path / "begun" / "recipe.yaml").write_text("output: begun\n")
+    for others in (
+        {"teacher": str(tmp_path / "begun")},
+        {"student": {"path": str(tmp_path / "begun")}},
+    ):
+        with pytest.raises(ValueError, match="begun has no model yet"):
+            distill(recipe(**others))
+
+
 def test_terms_and_their_options_are_checked():
     assert [term.label for term in terms_of({"soft_targets": {}, "embeddings": {}})] == [
         "soft_targets",
