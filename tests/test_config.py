@@ -9,8 +9,16 @@ import pytest
 import yaml
 
 from bertfam_tf.cli import main
-from bertfam_tf.recipes.reading import expand, load_recipe, load_run, source, with_defaults
+from bertfam_tf.recipes.reading import (
+    expand,
+    load_recipe,
+    load_run,
+    source,
+    with_defaults,
+    with_types,
+)
 from bertfam_tf.recipes.schema import DistillRecipe, MultiTaskRecipe, PretrainRecipe, Recipe
+from bertfam_tf.tasks import TextClassifier
 from bertfam_tf.training.settings import TrainConfig
 
 ROOT = Path(__file__).parent.parent
@@ -76,6 +84,7 @@ def test_defaults_and_round_trip(recipe):
         ("data.text=0", "data", "text", 0),
         ("data.text=a=b", "data", "text", "a=b"),
         ("model.overrides.dropout=0.0", "model", "overrides", {"dropout": 0.0}),
+        ("model.overrides.dropout=1e-1", "model", "overrides", {"dropout": 0.1}),
     ],
 )
 def test_overrides(recipe, override, section, name, value):
@@ -93,6 +102,21 @@ def test_a_batch_has_examples_or_tokens(recipe, tmp_path):
         assert load_recipe(tmp_path / "again.yaml") == made
 
 
+def test_options_have_the_types_of_their_task():
+    options = {
+        "temperature": "1e-1",
+        "pair": False,
+        "max_length": 8,
+        "labels": ["a"],
+        "language": "de",
+    }
+    typed = with_types(options, TextClassifier.options_type, "options")
+    assert typed == {**options, "temperature": 0.1}
+    for value in ("long", 1.5, "1e1"):
+        with pytest.raises(ValueError, match=r'options: .*"max_length" - should be "int'):
+            with_types({"max_length": value}, TextClassifier.options_type, "options")
+
+
 @pytest.mark.parametrize(
     ("keys", "error"),
     [
@@ -105,6 +129,8 @@ def test_a_batch_has_examples_or_tokens(recipe, tmp_path):
         ({"train": None}, '"train" - should be "TrainConfig"'),
         ({"train": {"epochs": 1.5}}, '"train.epochs" - should be "int"'),
         ({"train": {"epochs": "two"}}, '"train.epochs" - should be "int"'),
+        ({"train": {"epochs": "1e1"}}, "\"train.epochs\" - .*; '1e1' is text, the number is 10"),
+        ({"train": {"metrics": "f1"}}, '"train.metrics" - .* instead of a single text$'),
         ({"train": {"epochs": True}}, "train.epochs is True"),
         ({"train": {"epochs": 0}}, "train.epochs must be at least 1, got 0"),
         ({"train": {"batch_size": -1}}, "train.batch_size must be at least 1, got -1"),

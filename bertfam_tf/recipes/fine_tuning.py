@@ -13,7 +13,7 @@ import tensorflow as tf
 from bertfam_tf import tasks
 from bertfam_tf.names import unknown
 from bertfam_tf.recipes.directory import MODEL, Flops, RunDirectory, model_source, run_once
-from bertfam_tf.recipes.reading import build_section
+from bertfam_tf.recipes.reading import build_section, with_types
 from bertfam_tf.recipes.schema import DataConfig, DistillRecipe, MultiTaskRecipe, Recipe
 from bertfam_tf.recipes.splits import open_split, read_split, trainable_task
 from bertfam_tf.tasks.options import names as option_names
@@ -190,7 +190,7 @@ def task_options(
         names: the names of the labels.
 
     Raises:
-        ValueError: if an option is unknown, or columns do not belong to the task.
+        ValueError: if an option is unknown or of another type, or columns are not the task's.
     """
     known = [*option_names(cls.options_type), "language"]
     for name in recipe.options:
@@ -198,7 +198,7 @@ def task_options(
             raise ValueError(unknown(f"option of {recipe.task}", name, known))
     options = {"max_length": recipe.model.max_length}
     options |= cls.options_of_data(rows.element_spec[0], names)
-    return options | recipe.options
+    return options | with_types(recipe.options, cls.options_type, "options")
 
 
 def _fit(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import typing
 import warnings
-from dataclasses import is_dataclass
+from dataclasses import is_dataclass, make_dataclass
 from pathlib import Path
-from types import UnionType
+from types import NoneType, UnionType
 from typing import Any
 
 import dacite
@@ -199,9 +200,26 @@ def build_section(values: dict[str, Any], kind: type, name: str) -> Any:
     """
     _check_keys(values, kind, None, name)
     try:
-        return dacite.from_dict(kind, values, dacite.Config(type_hooks={float: _number}))
+        return dacite.from_dict(kind, values, _TYPES)
     except dacite.DaciteError as error:
-        raise ValueError(f"{name}: {error}") from None
+        raise ValueError(f"{name}: {_explained(error)}") from None
+
+
+def with_types(values: dict[str, Any], kind: type, name: str) -> dict[str, Any]:
+    """Returns a section of arguments, of which numbers and booleans have their types.
+
+    Args:
+        values: the section.
+        kind: the dataclass of the arguments, some of which the section may lack.
+        name: the section's name, for errors.
+
+    Raises:
+        ValueError: if a value has another type.
+    """
+    types = {key: x for key, x in typing.get_type_hints(kind).items() if key in values}
+    plain = {key: x for key, x in types.items() if {*(typing.get_args(x) or [x])} <= _PLAIN}
+    section = {key: values[key] for key in plain}
+    return values | vars(build_section(section, make_dataclass("Section", plain.items()), name))
 
 
 def build(values: dict[str, Any], path: Path, kind: type) -> Any:
@@ -221,13 +239,13 @@ def build(values: dict[str, Any], path: Path, kind: type) -> Any:
         raise ValueError(f"{path}: {error}") from None
     _check_keys(values, kind, path)
     try:
-        return dacite.from_dict(kind, values, dacite.Config(type_hooks={float: _number}))
+        return dacite.from_dict(kind, values, _TYPES)
     except (dacite.DaciteError, ValueError) as error:
         hint = ""
         field = getattr(error, "field_path", None) or ""
         if field.endswith(("data.labels", "train.class_weights")):
             hint = '; labels such as 0 and no need quotes, as in {"0": "no"}'
-        raise ValueError(f"{path}: {error}{hint}") from None
+        raise ValueError(f"{path}: {_explained(error)}{hint}") from None
 
 
 def _check_keys(values: dict[str, Any], kind: type, path: Path | None, section: str = "") -> None:
@@ -240,9 +258,9 @@ def _check_keys(values: dict[str, Any], kind: type, path: Path | None, section: 
             raise ValueError(f"{file}{unknown(where, str(key), types)}")
         name = f"{section}.{key}" if section else key
         # In Python a bool is an integer, and in YAML a bare "no" is a bool.
-        if isinstance(value, bool) and types[key] is not bool:
-            raise ValueError(f"{file}{name} is {value}; a name such as no needs quotes.")
         candidates = (types[key], *typing.get_args(types[key]))
+        if isinstance(value, bool) and bool not in candidates:
+            raise ValueError(f"{file}{name} is {value}; a name such as no needs quotes.")
         section_types = [x for x in candidates if isinstance(x, type) and is_dataclass(x)]
         if section_types:
             for inner_name, inner in _sections(value, types[key], name):
@@ -267,3 +285,25 @@ def _number(value: Any) -> Any:
         return float(value)
     except (TypeError, ValueError, OverflowError):
         return value
+
+
+def _untyped(value: Any) -> Any:
+    """Returns 5e-5 of a section without types, such as ``overrides``, as a number too."""
+    return float(value) if isinstance(value, str) and _EXPONENT.fullmatch(value) else value
+
+
+_PLAIN = {int, float, bool, NoneType}
+_EXPONENT = re.compile(r"[+-]?[0-9]+[eE][+-]?[0-9]+")
+_TYPES = dacite.Config(type_hooks={float: _number, Any: _untyped})
+
+
+def _explained(error: Exception) -> str:
+    """Returns the message of an error, with the reason where YAML has read a number as text."""
+    # dacite has made a generator of the characters of a text.
+    text = re.sub('value "<generator object .*>" of type "str"', "a single text", str(error))
+    value: Any = getattr(error, "value", None)
+    number: Any = _number(value) if isinstance(value, str) else None
+    if not isinstance(number, float) or not math.isfinite(number):
+        return text
+    plain = int(number) if number.is_integer() else number
+    return f"{text}; {value!r} is text, the number is {plain}"
