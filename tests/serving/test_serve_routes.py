@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import socket
 
 import anyio
 import httpx
@@ -256,3 +257,17 @@ def test_surprises_are_not_shown_to_the_client(base_path, monkeypatch, caplog):
     assert response.status_code == 500
     assert response.json() == {"error": "Internal error"}
     assert "a detail of ours" in caplog.text
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6")
+def test_all_addresses_include_those_of_ipv4(half_path):
+    with running_server(half_path, host="::", grpc_port=None) as server:
+        for host in ("[::1]", "127.0.0.1"):
+            assert httpx.get(f"http://{host}:{server.port}/v1/models/model").status_code == 200
+
+
+@pytest.mark.parametrize("port", [-1, 65536, 70000])
+def test_ports_out_of_range(port):
+    for name in ("rest_port", "grpc_port"):
+        with pytest.raises(ValueError, match=f"{name} must be from 0 to 65535, got {port}"):
+            Options(**{name: port})

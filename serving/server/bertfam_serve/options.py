@@ -14,6 +14,8 @@ from bertfam_serve.inference import Observer
 from bertfam_serve.request_limits import RequestLimits
 from bertfam_serve.servable_loader import AroundWarmUp, Wrap
 
+_MAX_PORT = 65535
+
 
 @dataclasses.dataclass(frozen=True)
 class Options:
@@ -21,7 +23,7 @@ class Options:
 
     Attributes:
         model_name: the name of the model under ``base_path``.
-        host: the address to listen on; "0.0.0.0" for all addresses.
+        host: the address to listen on; "0.0.0.0" for all addresses, "::" for those of IPv6 too.
         rest_port: 0 picks a free port.
         grpc_port: 0 picks a free port; None disables it.
         grpc_socket_path: a Unix socket for gRPC, in addition to the port.
@@ -69,6 +71,9 @@ class Options:
         grpc_threads: the number of gRPC requests that are handled concurrently.
         tensor_content: whether gRPC responses contain tensors as bytes instead of typed fields.
         health: whether to serve gRPC's health service; needs grpcio-health-checking.
+
+    Raises:
+        ValueError: a port is not from 0 to 65535.
     """
 
     model_name: str = "model"
@@ -107,6 +112,13 @@ class Options:
     grpc_threads: int = 64
     tensor_content: bool = False
     health: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("rest_port", "grpc_port"):
+            port = getattr(self, name)
+            # gRPC would take the remainder of a larger number.
+            if port is not None and not 0 <= port <= _MAX_PORT:
+                raise ValueError(f"{name} must be from 0 to {_MAX_PORT}, got {port}")
 
     @property
     def url_host(self) -> str:

@@ -193,8 +193,13 @@ def _built(
     with contextlib.ExitStack() as stack:
         stack.callback(models.close)
         _load(models, base_path, config, options)
-        family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
-        opened = socket.create_server((options.host, options.rest_port), family=family)
+        ipv6 = ":" in options.host
+        opened = socket.create_server(
+            (options.host, options.rest_port),
+            family=socket.AF_INET6 if ipv6 else socket.AF_INET,
+            # "::" is all addresses, also of IPv4, as for gRPC
+            dualstack_ipv6=ipv6 and socket.has_dualstack_ipv6(),
+        )
         listener = rest_connections.Listener(opened, known)
         stack.callback(listener.close)
         incomplete_calls = grpc_api.IncompleteCalls(max(1, options.grpc_threads // 2))
