@@ -337,6 +337,19 @@ def test_an_older_version_comes_back(tmp_path, put):
     assert states(models, "m") == {1: "END", 2: "AVAILABLE"}
 
 
+def test_a_base_path_that_is_a_link_may_lead_elsewhere(tmp_path, put):
+    put("first", 1, 2)
+    put("second", 2, 3)
+    (tmp_path / "m").symlink_to("first")
+    models = Models()
+    models.add("m", tmp_path / "m")
+    assert adds(models, "m") == (1, 2.0)
+    (tmp_path / "new").symlink_to("second")
+    (tmp_path / "new").rename(tmp_path / "m")
+    models.poll()
+    assert adds(models, "m") == (2, 3.0)
+
+
 def test_the_last_version_goes(tmp_path, put, caplog):
     put("m", 1, 2)
     models = Models()

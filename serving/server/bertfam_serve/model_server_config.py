@@ -32,7 +32,8 @@ def read_config(path: str | os.PathLike[str]) -> ModelServerConfig:
 
 def model_config(name: str, base_path: str | os.PathLike[str]) -> ModelConfig:
     """Returns the configuration that serves the latest version of a model."""
-    absolute = os.fspath(pathlib.Path(base_path).resolve())
+    # Symbolic links are followed in each scan: they may change to another directory.
+    absolute = os.fspath(pathlib.Path(base_path).absolute())
     return ModelConfig(name=name, base_path=absolute, model_platform=PLATFORM)
 
 
