@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import contextlib
+import gc
 import itertools
 import pathlib
 import shutil
@@ -12,7 +13,11 @@ import grpc
 import httpx
 import pytest
 from google.protobuf import text_format
-from tensorflow_serving.apis import get_model_status_pb2, model_management_pb2
+from tensorflow_serving.apis import (
+    get_model_status_pb2,
+    model_management_pb2,
+    prediction_log_pb2,
+)
 from tensorflow_serving.config import model_server_config_pb2
 
 from bertfam_serve import Models, running_server
@@ -432,6 +437,24 @@ def test_a_version_that_does_not_load(tmp_path, put):
     assert adds(models, "m") == (2, 3.0)
 
 
+def test_a_version_that_fails_its_warm_up_is_let_go(tmp_path, put):
+    put("m", 1, 2)
+    models = Models(retry_wait_s=3600.0)
+    models.add("m", tmp_path / "m")
+    put("n", 2, 3)
+    file = tmp_path / "n" / "2" / "assets.extra" / "tf_serving_warmup_requests"
+    file.parent.mkdir()
+    with half_plus.tf.io.TFRecordWriter(str(file)) as writer:
+        log = prediction_log_pb2.PredictionLog()
+        log.predict_log.request.model_spec.signature_name = "none"
+        writer.write(log.SerializeToString())
+    (tmp_path / "n" / "2").rename(tmp_path / "m" / "2")
+    models.poll()
+    assert models._versions["m"][2].error.code == Code.FAILED_PRECONDITION
+    gc.collect()
+    assert len(models._alive) == 1
+
+
 def test_a_version_that_loads_at_the_second_try(tmp_path, put):
     put("m", 1, 2)
     models = Models(retry_wait_s=0.0, max_load_retries=10**9)
@@ -641,7 +664,6 @@ def test_no_request_fails_while_versions_swap(tmp_path, put):
 
 def test_servables_are_let_go(tmp_path, put):
     """A model that was swapped out is gone, session and all."""
-    import gc
     import weakref
 
     put("m", 1, 2)

@@ -342,9 +342,11 @@ class Models:
             if not isinstance(error, ServingError):
                 logger.exception("Loading version %d of %s failed", version.number, name)
                 error = ServingError(Code.INTERNAL, f"{type(error).__name__}: {error}")
-            logger.error("Loading version %d of %s: %s", version.number, name, error)
+            # A copy: the traceback would keep a model in memory that has failed its warm-up.
+            kept = ServingError(error.code, error.message)
+            logger.error("Loading version %d of %s: %s", version.number, name, kept)
             with self._lock:
-                version.error = error
+                version.error = kept
                 version.failures += 1
                 version.retry_at = time.monotonic() + self._retry_wait_s
                 if version.failures > self._max_load_retries:
