@@ -1,5 +1,6 @@
 """Loading: versions, warm-up records, and running a signature without a server."""
 
+import re
 import shutil
 import threading
 
@@ -69,6 +70,11 @@ def test_every_shape_and_dtype(servable, shape, dtype):
          "Expects arg[0] to be float but string is provided"),
         ("", {"x": tf.make_tensor_proto(1.0).__class__()}, Code.INVALID_ARGUMENT,
          "tensor parsing error: x"),
+        ("tokens", {"text": ["a"]}, Code.INVALID_ARGUMENT,
+         "input 'text' must be an array, of texts an object array of bytes; got list of str"),
+        ("tokens", {"text": np.array(["a", b"b"], object)}, Code.INVALID_ARGUMENT,
+         "input 'text' must be an array, of texts an object array of bytes; "
+         "got ndarray of bytes, str"),
     ],
 )  # fmt: skip
 def test_run_refusals(servable, signature, inputs, code, message):
@@ -165,10 +171,20 @@ def session_log():
     ],
 )
 def test_a_failing_warmup_record_fails_the_load(version_dir, record, code):
-    write_warmup(version_dir, predict_log().SerializeToString(), record)
+    path = write_warmup(version_dir, predict_log().SerializeToString(), record)
     with pytest.raises(ServingError) as caught:
         load(version_dir)
     assert caught.value.code == code
+    assert str(path) in caught.value.message
+
+
+def test_a_request_that_fails_is_named(version_dir):
+    path = write_warmup(
+        version_dir, *[log.SerializeToString() for log in (predict_log(), predict_log("none"))]
+    )
+    text = f'Serving signature key "none" not found. (warm-up request 2 in {path})'
+    with pytest.raises(ServingError, match=re.escape(text)):
+        load(version_dir)
 
 
 def test_too_many_warmup_records(version_dir):

@@ -89,8 +89,8 @@ class Servable:
 
         Raises:
             ServingError: with Serving's code and text: FAILED_PRECONDITION for an unknown
-                signature; INVALID_ARGUMENT for missing or additional inputs, wrong dtypes, and
-                unknown or duplicate outputs; any error of the graph.
+                signature; INVALID_ARGUMENT for missing or additional inputs, values that are no
+                arrays, wrong dtypes, and unknown or duplicate outputs; any error of the graph.
         """
         definition = self._definition(signature)
         fetches = [_fetches(definition, outputs)]
@@ -171,7 +171,7 @@ def _feeds(signature: meta_graph_pb2.SignatureDef, inputs: Inputs) -> list[capi.
                 f"{{{_join(sent)}}}, or default input alias set: {_join(defaults)}"
             )
         value = inputs[name] if name in inputs else defaults[name]
-        proto = value if isinstance(value, tensor_pb2.TensorProto) else _proto(value)
+        proto = value if isinstance(value, tensor_pb2.TensorProto) else _proto(name, value)
         feeds.append(capi.Feed(name, info.name, proto))
     if not sent <= expected:
         raise invalid(
@@ -181,9 +181,16 @@ def _feeds(signature: meta_graph_pb2.SignatureDef, inputs: Inputs) -> list[capi.
     return feeds
 
 
-def _proto(array: np.ndarray) -> tensor_pb2.TensorProto:
+def _proto(name: str, array: np.ndarray) -> tensor_pb2.TensorProto:
     proto = tensor_pb2.TensorProto()
-    tensor_protos.write(array, proto, as_content=True)
+    try:
+        tensor_protos.write(array, proto, as_content=True)
+    except (AttributeError, TypeError):  # no array, or its strings are no bytes
+        kinds = sorted({type(item).__name__ for item in np.ravel(np.asarray(array, object))})
+        raise invalid(
+            f"input {name!r} must be an array, of texts an object array of bytes; got "
+            f"{type(array).__name__} of {', '.join(kinds)}"
+        ) from None
     return proto
 
 

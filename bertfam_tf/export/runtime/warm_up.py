@@ -26,10 +26,14 @@ def replay(servable: ServableLike, path: str) -> None:
             many of them, UNIMPLEMENTED for a type of log that Serving does not replay, and any
             error of a request.
     """
-    for log in _records(path):
+    for number, log in enumerate(_records(path), 1):
         kind = log.WhichOneof("log_type")
         if kind in _REPLAYED:
-            requests.run(servable, getattr(log, kind).request)
+            try:
+                requests.run(servable, getattr(log, kind).request)
+            except ServingError as error:
+                where = f"(warm-up request {number} in {path})"
+                raise ServingError(error.code, f"{error.message} {where}") from error
         elif kind is not None:
             raise ServingError(
                 Code.UNIMPLEMENTED, f"Unsupported log_type for warmup: {kind} in {path}"
