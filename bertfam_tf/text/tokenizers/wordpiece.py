@@ -37,7 +37,11 @@ from bertfam_tf.text.kernels.unicode import CODEPOINTS, Rules
 from bertfam_tf.text.special_tokens import CLS_A_SEP, Layout, SpecialTokens
 from bertfam_tf.text.tokenizer_json import Pipeline
 from bertfam_tf.text.tokenizers.base import Tokenizer
-from bertfam_tf.text.tokenizers.matching import normalized_tokens_in_text
+from bertfam_tf.text.tokenizers.matching import (
+    SpecialTokenMatcher,
+    matcher,
+    normalized_tokens_in_text,
+)
 
 SPECIAL_TOKENS = SpecialTokens(
     unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]", pad_token="[PAD]", mask_token="[MASK]"
@@ -144,11 +148,12 @@ class WordPieceTokenizer(Tokenizer):
             clean_text=clean_text,
         )
         with tf.init_scope():
-            self._normalizer, self._words = _kernels(pieces, self.unk_id, rules, max_chars_per_word)
+            later = normalized_tokens_in_text(special_tokens)
+            self._normalizer, self._words = _kernels(
+                pieces, self.unk_id, rules, max_chars_per_word, frozenset(later)
+            )
+            self._normalized_matcher = self._make_normalized_matcher(later)
             self._openings = self._make_openings()
-            self._normalized_tokens = [
-                self._as_pieces(t) for t in normalized_tokens_in_text(special_tokens)
-            ]
 
     def _join(self, ids: tf.RaggedTensor) -> tf.Tensor:
         texts = tf.gather(self._texts, ids.values)
@@ -207,17 +212,28 @@ class WordPieceTokenizer(Tokenizer):
             normalized, source = self._normalizer.normalize_with_offsets(texts)
         else:
             normalized, source = self._normalizer.normalize(texts), None
-        ids, starts, ends = self._words.tokenize_with_offsets(normalized)
-        parts = [ids.values, starts.values, ends.values, ids.row_splits]
-        long = self._has_long_run(starts.values, ends.values)
-        pieces = Pieces(*unlikely(long, self._mark_long_words, parts, [normalized]))
-        if self._normalized_tokens:
-            pieces = self._with_normalized_tokens(pieces)
+        pieces = self._split(normalized)
+        token_matcher = self._normalized_matcher
+        if token_matcher is not None:
+
+            def with_tokens(*tensors: tf.Tensor) -> list[tf.Tensor]:
+                return token_matcher.encode_around(tensors[-1], self._split, True).tensors()
+
+            # Without ``decode_raw``, which is not available in TFLite.
+            may = tf.reduce_any(token_matcher.find(bytes_of(normalized).values)[1])
+            pieces = Pieces.from_tensors(unlikely(may, with_tokens, pieces.tensors(), [normalized]))
         if source is None:
             return pieces._replace(starts=None, ends=None)
         raw = bytes_of(texts)
         start, end = original_spans(raw, source, pieces.rows(), pieces.starts, pieces.ends)
         return Pieces(pieces.ids, start, end, pieces.splits)
+
+    def _split(self, normalized: tf.Tensor) -> Pieces:
+        """Splits normalized texts, string [n], into pieces with offsets in these."""
+        ids, starts, ends = self._words.tokenize_with_offsets(normalized)
+        parts = [ids.values, starts.values, ends.values, ids.row_splits]
+        long = self._has_long_run(starts.values, ends.values)
+        return Pieces(*unlikely(long, self._mark_long_words, parts, [normalized]))
 
     def _has_long_run(self, starts: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
         """Returns bool, whether a word may have more bytes than the limit for characters."""
@@ -258,60 +274,31 @@ class WordPieceTokenizer(Tokenizer):
         )
         return marked.keep(opens | ~long)
 
-    def _as_pieces(self, token: str) -> _NormalizedToken:
-        """Returns the pieces into which a token is split that is looked for in normalized text."""
-        if not {token[0], token[-1]} <= set(string.punctuation):
-            raise ValueError(
-                f"the special token {truncated_repr(token)} of the normalized text must begin and "
-                "end with ASCII punctuation, so that it is split in the same way in any text."
-            )
-        normalized = self._normalizer.normalize(tf.constant([token]))
-        ids, starts, ends = (
-            part[0].numpy() for part in self._words.tokenize_with_offsets(normalized)
-        )
-        if self.unk_id in ids:
-            raise ValueError(
-                f"the special token {truncated_repr(token)} of the normalized text has a word that "
-                "is not in the vocabulary."
-            )
-        return _NormalizedToken(self.token_to_id(token), ids, starts - starts[0], ends - starts[0])
+    def _make_normalized_matcher(self, tokens: Sequence[str]) -> SpecialTokenMatcher | None:
+        """Returns the matcher of tokens that are looked for in normalized texts.
 
-    def _with_normalized_tokens(self, pieces: Pieces) -> Pieces:
-        """Replaces the pieces of tokens that are looked for in normalized text by these tokens.
-
-        Normalized text has a separator at each side of a punctuation character, beside white space
-        that is there anyway. Pieces at the same distances thus are of the same text.
+        Normalized text has as many spaces between two characters as separate them there, so a
+        token's normalized form is only found where the text has the token.
         """
-        size = tf.size(pieces.ids, tf.int64)
-        kept = tf.ones([size], tf.bool)
-        ids, starts, ends = pieces.ids, pieces.starts, pieces.ends
-        row = pieces.rows()
-        for token in self._normalized_tokens:
-            count = len(token.ids)
-            at = tf.where(pieces.ids == token.ids[0])[:, 0]
-            index = tf.minimum(at[:, tf.newaxis] + tf.range(count, dtype=tf.int64), size - 1)
-            first = tf.gather(starts, at)[:, tf.newaxis]
-            same = (
-                (tf.gather(pieces.ids, index) == token.ids)
-                & (tf.gather(starts, index) - first == token.starts)
-                & (tf.gather(pieces.ends, index) - first == token.ends)
-                & (tf.gather(row, index) == tf.gather(row, at)[:, tf.newaxis])
-            )
-            matches = tf.boolean_mask(index, tf.reduce_all(same, -1))  # [tokens, count]
-            ids = tf.tensor_scatter_nd_update(
-                ids, matches[:, :1], tf.fill([tf.shape(matches)[0]], token.id)
-            )
-            ends = tf.tensor_scatter_nd_update(
-                ends, matches[:, :1], tf.gather(ends, matches[:, -1])
-            )
-            inner = tf.reshape(matches[:, 1:], [-1, 1])
-            kept = tf.tensor_scatter_nd_update(kept, inner, tf.zeros([tf.shape(inner)[0]], tf.bool))
-        return Pieces(ids, starts, ends, pieces.splits).keep(kept)
+        if not tokens:
+            return None
+        forms = [text.strip(b" ") for text in self._normalizer.normalize(tokens).numpy()]
+        for token, form in zip(tokens, forms, strict=True):
+            if not form or _UNKNOWN_CHARACTER.encode() in form or token.strip() != token:
+                raise ValueError(
+                    f"the special token {truncated_repr(token)} of the normalized text has "
+                    "characters that no piece of the vocabulary has, or white space around it."
+                )
+        exact = matcher(tokens, self.special_tokens, self._state.ids, anything=True)
+        assert exact is not None
+        return SpecialTokenMatcher(exact.ids, forms, exact.lstrip)
 
     def _may_contain_special(self, texts: tf.Tensor, pieces: Pieces) -> tf.Tensor:
-        # There are fewer pieces than bytes.
         openings = self._openings
-        assert openings is not None
+        if openings is None:
+            assert self._matcher is not None
+            return tf.reduce_any(self._matcher.find(bytes_of(texts).values)[1])
+        # There are fewer pieces than bytes.
         first, patterns = openings.first, openings.patterns
         opens = pieces.ids == first[0]
         for piece in first[1:]:
@@ -320,28 +307,14 @@ class WordPieceTokenizer(Tokenizer):
         return tf.reduce_any(windows_equal(pieces.ids, at, patterns))
 
     def _make_openings(self) -> _Openings | None:
-        if self._matcher is None:
+        # Tokens of normalized text may be parts of special tokens, and overlap with them.
+        if self._matcher is None or self._normalized_matcher is not None:
             return None
         # Special tokens begin and end with punctuation, which is always a separate word, so they
         # are split into the same pieces in any context.
         tokens = tf.constant(self._matcher.texts)
         rows = [row.numpy() for row in self._words.tokenize(self._normalizer.normalize(tokens))]
         return _Openings(np.unique([row[0] for row in rows]).astype(np.int32), padded(rows))
-
-
-class _NormalizedToken(NamedTuple):
-    """A special token that is looked for in normalized text, and the pieces that it is split into.
-
-    Fields:
-        id: the token's id.
-        ids: int32 [k], of the pieces.
-        starts, ends: integer [k], bytes of the pieces in normalized text, from its first piece.
-    """
-
-    id: int
-    ids: np.ndarray
-    starts: np.ndarray
-    ends: np.ndarray
 
 
 class _Openings(NamedTuple):
@@ -364,9 +337,13 @@ def _codepoints(text: str) -> np.ndarray:
 
 
 def _kernels(
-    pieces: list[str], unk_id: int, rules: Rules, max_chars: int
+    pieces: list[str], unk_id: int, rules: Rules, max_chars: int, whole: frozenset[str]
 ) -> tuple[tf_text.FastBertNormalizer, tf_text.FastWordpieceTokenizer]:
-    """Returns the kernels that normalize text and split its words into pieces."""
+    """Returns the kernels that normalize text and split its words into pieces.
+
+    Args:
+        whole: the pieces that are found before words are split, so that no word begins with them.
+    """
     changed, removed, isolated = rules.changed(), rules.removed(), rules.isolated()
     produced = ~removed
     produced[list(changed)] = False
@@ -387,7 +364,7 @@ def _kernels(
     substitutes = _substitutes(known & ~isolated)
     words = []
     for index, body in enumerate(bodies):
-        if not reachable[index]:
+        if not reachable[index] or pieces[index] in whole:
             words.append(f"{_PLACEHOLDER}{index:x}")
             continue
         body = body.translate(substitutes)
