@@ -38,7 +38,8 @@ class _Counts(keras.metrics.Metric):
 class _BinaryCounts(_Counts):
     def _decisions(self, y_true: Any, y_pred: Any) -> tuple[Any, Any]:
         _check_two(self, y_true, y_pred)
-        return ops.reshape(y_true, (-1,)) == 1, ops.argmax(y_pred, axis=-1) == 1
+        true = ops.cast(ops.reshape(y_true, (-1,)), self.dtype)
+        return true == 1, ops.argmax(y_pred, axis=-1) == 1
 
 
 def _check_two(metric: keras.metrics.Metric, y_true: Any, y_pred: Any) -> None:

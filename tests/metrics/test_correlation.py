@@ -94,6 +94,7 @@ def test_two_labels(seed):
     logits = rng.normal(size=(100, 2)) + 1.5 * np.eye(2)[true]
     a, b, c, d = _counts(true.tolist(), logits.argmax(-1).tolist())
     assert _stream(F1(), true, logits) == pytest.approx(2 * a / (2 * a + b + c))
+    assert _stream(F1(), true == 1, logits) == _stream(F1(), true, logits)
     assert _stream(Precision(), true, logits) == pytest.approx(a / (a + b))
     assert _stream(Recall(), true, logits) == pytest.approx(a / (a + c))
     scores = logits[:, 1] - logits[:, 0]
