@@ -294,8 +294,8 @@ class Muon(_Adaptive, keras.optimizers.Muon):
 
     The step of a weight with two axes is its momentum, orthogonalized by Newton-Schulz iterations
     and scaled to the size of AdamW's steps, so that AdamW's learning rates and decay are a first
-    choice. AdamW trains embeddings, heads and all other weights: also the attention kernels of
-    XLNet and Transformer-XL, which have three axes.
+    choice. AdamW trains embeddings, heads, biases and all other weights: also the attention kernels
+    of XLNet and Transformer-XL, which have three axes.
 
     Args:
         learning_rate: the same as for ``keras.optimizers.Muon``.
@@ -318,6 +318,10 @@ class Muon(_Adaptive, keras.optimizers.Muon):
         kwargs["adam_weight_decay"] = kwargs.get("weight_decay")
         super().__init__(learning_rate, factors, **kwargs)
         self.newton_schulz_dtype = newton_schulz_dtype
+
+    def _should_use_adamw(self, variable):
+        # The biases of XLNet's and Transformer-XL's attention have two axes, but are no matrices.
+        return variable.name == "bias" or super()._should_use_adamw(variable)
 
     def build(self, var_list):
         super().build(var_list)

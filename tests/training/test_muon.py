@@ -10,7 +10,8 @@ from bertfam_tf.training.settings import TrainConfig
 
 def test_a_matrix_moves_by_its_orthogonalized_gradient():
     matrix = keras.Variable(np.ones((4, 6)), dtype="float32", name="kernel")
-    bias = keras.Variable(np.ones(6), dtype="float32", name="bias")
+    # As in Transformer-XL's attention, with an axis of heads.
+    bias = keras.Variable(np.ones((2, 6)), dtype="float32", name="bias")
     optimizer = optimizers.from_settings(
         TrainConfig(
             optimizer="muon", weight_decay=0.0, clip_norm=None, schedule="constant", warmup=0
@@ -19,7 +20,7 @@ def test_a_matrix_moves_by_its_orthogonalized_gradient():
     )
     optimizer.build([matrix, bias])
     gradient = np.random.default_rng(0).normal(size=(4, 6)).astype("float32")
-    optimizer.apply([keras.ops.convert_to_tensor(gradient), keras.ops.ones(6)])
+    optimizer.apply([keras.ops.convert_to_tensor(gradient), keras.ops.ones((2, 6))])
     step = np.asarray(1 - matrix.numpy()) / (5e-5 * 0.2 * np.sqrt(6))
     # Newton-Schulz iterations bring singular values near to 1, and keep singular vectors.
     u, s, v = np.linalg.svd(step)
