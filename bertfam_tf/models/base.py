@@ -396,7 +396,7 @@ class Backbone(keras.Model):
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects=None) -> Backbone:
         arguments = {**config}
-        for key in ("trainable", "frozen"):
+        for key in ("trainable", "frozen", "without_dropout"):
             arguments.pop(key, None)
         backbone = cls(**arguments)
         set_trainable(backbone, config)
@@ -408,9 +408,15 @@ class Backbone(keras.Model):
 
 
 def trainable_config(model: keras.Model) -> dict[str, Any]:
-    """Returns whether a model is trainable, and the names of its layers that are not."""
-    frozen = [layer.name for layer in model.layers if not layer.trainable]
-    return {"trainable": model.trainable, "frozen": frozen}
+    """Returns whether a model is trainable, the names of its layers that are not, and the names of
+    those among them whose dropout is disabled."""
+    frozen = [layer for layer in model.layers if not layer.trainable]
+    rates = {layer.name: [dropout.rate for dropout in _dropouts(layer)] for layer in frozen}
+    return {
+        "trainable": model.trainable,
+        "frozen": list(rates),
+        "without_dropout": [name for name, each in rates.items() if each and not any(each)],
+    }
 
 
 def set_trainable(model: keras.Model, config: Mapping[str, Any]) -> None:
@@ -420,6 +426,18 @@ def set_trainable(model: keras.Model, config: Mapping[str, Any]) -> None:
     for layer in model.layers:
         if layer.name in config.get("frozen", ()):
             layer.trainable = False
+        if layer.name in config.get("without_dropout", ()):
+            disable_dropout(layer)
+
+
+def disable_dropout(layer: keras.layers.Layer) -> None:
+    """Sets all dropout rates in a layer to 0."""
+    for dropout in _dropouts(layer):
+        dropout.rate = 0.0
+
+
+def _dropouts(layer: keras.layers.Layer) -> list[keras.layers.Dropout]:
+    return [x for x in layer._flatten_layers() if isinstance(x, keras.layers.Dropout)]
 
 
 def _names(outputs: str | Iterable[str] | None) -> tuple[str, ...] | None:

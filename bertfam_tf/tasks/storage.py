@@ -21,7 +21,7 @@ from bertfam_tf.checkpoints.safetensors import SINGLE
 from bertfam_tf.checkpoints.shapes import declared
 from bertfam_tf.layers import filled_later
 from bertfam_tf.models import Backbone
-from bertfam_tf.models.base import plain_weights
+from bertfam_tf.models.base import plain_weights, set_trainable, trainable_config
 from bertfam_tf.names import truncated, truncated_repr
 from bertfam_tf.sources import DESCRIPTION, TOKENIZER, CheckpointError, sha256
 from bertfam_tf.text import Tokenizer, load_tokenizer
@@ -60,6 +60,10 @@ def _write(task: Task | MultiTask, directory: Path) -> None:
     [backbone, *_] = [served.backbone for served in task.served_tasks().values()]
     inside = {variable.path for variable in backbone.weights}
     description["other_weights"] = sorted(weights.keys() - inside)
+    description["training"] = {
+        "backbone": trainable_config(backbone),
+        "tasks": {name: trainable_config(part) for name, part in task.served_tasks().items()},
+    }
     write(directory, weights, task.tokenizer, description)
 
 
@@ -188,7 +192,10 @@ def load(
                 for name, cls in classes.items()
             }
             task = tasks[""] if "tasks" not in stored else several(tasks)
+        training = stored.get("training", {"backbone": {}, "tasks": {}})
+        set_trainable(backbone, training["backbone"])
         for name, member in tasks.items():
+            set_trainable(member, training["tasks"].get(name, {}))
             paths = {v.path: _stored_path(name, member, v.path) for v in member.weights}
             others = tuple(f"{re.escape(other)}/.*" for other in tasks if other != name)
             fill(member.weights, tensors, paths, (*others, *beside), what)

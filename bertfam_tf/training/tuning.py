@@ -7,7 +7,7 @@ import re
 import keras
 
 from bertfam_tf.models import Backbone
-from bertfam_tf.models.base import dense_layers
+from bertfam_tf.models.base import dense_layers, disable_dropout
 from bertfam_tf.validation import in_range
 
 # The dense layers that LoRA adapts by default: queries and values (arXiv 2106.09685, section 7.1).
@@ -35,9 +35,7 @@ def freeze(backbone: Backbone, blocks: int | None = None) -> None:
     for layer, depth in depths.items():
         if blocks is None or depth <= blocks:
             layer.trainable = False
-            for inner in layer._flatten_layers():
-                if isinstance(inner, keras.layers.Dropout):
-                    inner.rate = 0.0
+            disable_dropout(layer)
 
 
 def layer_factors(backbone: Backbone, decay: float) -> dict[str, float]:

@@ -169,17 +169,25 @@ def test_a_compiled_task_goes_on_where_it_was(task, tmp_path):
     assert loaded.evaluate(TEXTS, LABELS, verbose=0, return_dict=True) == expected
 
 
-def test_frozen_layers_stay_frozen(smallest, tmp_path):
+@pytest.mark.parametrize("name", ["task.keras", "task"])
+def test_frozen_layers_stay_frozen(name, smallest, tmp_path):
     task = bf.TextClassifier.from_pretrained(smallest, labels=2, pair=False)
+    rates = dropout_rates(task)
     count = len(task.trainable_variables)
     tuning.freeze(task.backbone, 1)
     some = [variable.path for variable in task.trainable_variables]
     assert 2 < len(some) < count
+    assert 0 < sum(dropout_rates(task)) < sum(rates)
     for frozen in (some, [variable.path for variable in task.head.weights]):
-        task.save(tmp_path / "task.keras")
-        loaded = keras.models.load_model(tmp_path / "task.keras")
+        task.save(tmp_path / name)
+        loaded = bf.load(tmp_path / name)
         assert [variable.path for variable in loaded.trainable_variables] == frozen
+        assert dropout_rates(loaded) == dropout_rates(task)
         task.backbone.trainable = False
+
+
+def dropout_rates(task):
+    return [x.rate for x in task._flatten_layers() if isinstance(x, keras.layers.Dropout)]
 
 
 def test_names_of_files_that_are_no_models(task, tmp_path):
