@@ -309,6 +309,20 @@ class TextEmbedder(Task):
             signatures=self._signatures,
         )
 
+    def _compile_defaults(self, steps: int | None = None) -> None:
+        raise ValueError(
+            "TextEmbedder has no default loss; call compile(loss=…). EmbedderTrainer(embedder) "
+            "trains on pairs."
+        )
+
+    def _settle_pair(self, stream: tf.data.Dataset) -> None:
+        if self.pair is False and TEXT_PAIR in stream.element_spec[0]:
+            raise ValueError(
+                f"This task takes single texts; the data has a {TEXT_PAIR!r}. "
+                "EmbedderTrainer(embedder) trains on pairs."
+            )
+        super()._settle_pair(stream)
+
     @property
     def projection_layers(self) -> list[keras.layers.Dense]:
         """The dense layers on the pooled vector."""

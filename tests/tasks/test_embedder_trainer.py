@@ -231,6 +231,9 @@ def test_mistakes(embedder):
         make(embedder, "cosine").fit(PAIRS, [*SCORES[:-1], np.nan], verbose=0)
     with pytest.raises(ValueError, match="accumulation_steps must be 1"):
         make(embedder).compile(accumulation_steps=2)
+    for x, y in ((PAIRS, None), (PAIRS, SCORES), (A, None)):
+        with pytest.raises(ValueError, match=r"EmbedderTrainer\(embedder\) trains"):
+            embedder.fit(x, y)
 
 
 def test_the_former_name_of_mini_batch_size_warns(embedder):
