@@ -222,7 +222,10 @@ class MultiTask(TextLearner):
         self._validated = frozenset(data)
         spec = like.element_spec
         specs = {name: tuple(part[name] for part in spec if name in part) for name in self}
-        parts = self._complete(self._streams(data, batch_size), specs)
+        streams = self._streams(data, batch_size)
+        # Tasks may have weights in one of both alone.
+        specs |= {name: stream.element_spec for name, stream in streams.items()}
+        parts = self._complete(streams, specs)
         return reduce(tf.data.Dataset.concatenate, parts)
 
     def evaluate(self, x: Any, y: Any = None, *, batch_size: int = 32, **kwargs: Any) -> Any:
