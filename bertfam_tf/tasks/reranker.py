@@ -195,7 +195,8 @@ class Reranker(Task):
             verbose, steps, callbacks, language, columns: the same as for ``Task.predict``.
 
         Returns:
-            float32 (examples,); for lists of documents, a list of float32 (documents,).
+            float32 (examples,); for lists of documents, a list of float32 (documents,), with
+            ``steps`` only for the first queries, those with scores of all their documents.
 
         Raises:
             ValueError, TypeError: as ``Task.predict`` raises them.
@@ -222,7 +223,9 @@ class Reranker(Task):
         }
         pairs[_DOCUMENT] = [document for row in documents for document in row]
         scores = super().predict(pairs, **loop)
-        return np.split(scores, np.cumsum(counts)[:-1])
+        ends = np.cumsum(counts)
+        ends = ends[ends <= len(scores)]  # of whole lists; `steps` may end within one
+        return np.split(scores, ends)[: len(ends)]
 
     def rank(
         self,

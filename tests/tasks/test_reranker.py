@@ -168,6 +168,15 @@ def test_losses(smallest, objective):
 
 
 @pytest.mark.extended
+def test_steps_end_after_a_whole_list(reranker):
+    expected = reranker.predict(LISTS)
+    for steps, count in ((1, 1), (2, 2), (3, 3)):  # two documents each, of lists of 2, 1 and 3
+        found = reranker.predict(LISTS, batch_size=2, steps=steps)
+        assert [len(scores) for scores in found] == [2, 1, 3][:count]
+        np.testing.assert_allclose(np.concatenate(found), np.concatenate(expected[:count]), 1e-5)
+
+
+@pytest.mark.extended
 def test_pairs_with_labels(reranker):
     expected = _loss("binary", _logits(reranker, PAIRS))
     slices = tf.data.Dataset.from_tensor_slices
