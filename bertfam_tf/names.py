@@ -8,6 +8,7 @@ from typing import Any
 from bertfam_tf.hints import hint
 
 NO_TEXT = "There is no text in the input."
+ONE_WEIGHT = "sample_weight must be one number for each example"
 # A value from a file may be megabytes long, or nested a thousand levels deep.
 _REPR = reprlib.Repr()
 _REPR.maxstring = _REPR.maxother = 200

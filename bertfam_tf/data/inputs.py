@@ -19,7 +19,7 @@ from bertfam_tf.data.fields import TEXT_PAIR as TEXT_PAIR
 from bertfam_tf.data.fields import TEXTS, Fields
 from bertfam_tf.data.frames import from_pandas, is_frame
 from bertfam_tf.data.tables import Columns, Stream
-from bertfam_tf.names import NO_TEXT
+from bertfam_tf.names import NO_TEXT, ONE_WEIGHT, truncated_repr
 
 _SHAPES = (
     "a list of strings, a tuple with a list for each feature, a dict or pandas.DataFrame with {}, "
@@ -69,7 +69,12 @@ def batches(
             batched data set.
     """
     x, y, sample_weight = examples(x, y, sample_weight, fields)
-    return training_options(_batches(x, y, sample_weight, batch_size, by_tokens, shuffle, fields))
+    dataset = _batches(x, y, sample_weight, batch_size, by_tokens, shuffle, fields)
+    weights = dataset.element_spec[2:]
+    if weights and weights[0].shape.rank == 2 and weights[0].shape[1] == 1:
+        # A column, as Keras takes it too, would be multiplied with the losses of all examples.
+        dataset = dataset.map(lambda x, y, weights: (x, y, tf.squeeze(weights, 1)))
+    return training_options(dataset)
 
 
 def _batches(
@@ -135,7 +140,10 @@ def _arrays(x: Any, y: Any, sample_weight: Any, fields: Fields) -> tuple:
     if sample_weight is not None:
         if y is None:
             raise ValueError("sample_weight was given without labels.")
-        arrays += (np.asarray(sample_weight, "float32"),)
+        try:
+            arrays += (np.asarray(sample_weight, "float32"),)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{ONE_WEIGHT}, got {truncated_repr(sample_weight)}.") from error
     lengths = {len(array) for array in tf.nest.flatten(arrays)}
     if len(lengths) != 1:
         raise ValueError(f"Texts, labels and weights differ in number: {sorted(lengths)}.")

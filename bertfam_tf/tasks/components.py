@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from bertfam_tf.data.inputs import LABEL
 from bertfam_tf.heads import Head
+from bertfam_tf.names import ONE_WEIGHT
 from bertfam_tf.objectives.objective import Objective, SumAndCount
 from bertfam_tf.tasks.preprocessing import Preprocessor
 
@@ -99,12 +100,23 @@ class Targets:
         return labels
 
     def weights(self, weights: tf.Tensor) -> tf.Tensor:
-        """Returns sample weights (batch,) in a shape that broadcasts to the losses."""
-        return weights
+        """Returns sample weights (batch,) in a shape that broadcasts to the losses.
+
+        Raises:
+            ValueError: for another shape.
+        """
+        return one_per_example(weights)
 
     def class_weights(self, class_weight: Mapping[Any, float]) -> dict[int, float]:
         """Converts ``class_weight`` of ``fit`` to weights by label index."""
         return dict(class_weight)
+
+
+def one_per_example(weights: tf.Tensor) -> tf.Tensor:
+    """Returns sample weights (batch,); raises ValueError for another shape."""
+    if weights.shape.rank != 1:
+        raise ValueError(f"{ONE_WEIGHT}, got shape {weights.shape} in a batch.")
+    return weights
 
 
 class Evaluation(NamedTuple):

@@ -15,7 +15,7 @@ from bertfam_tf.data.inputs import TEXT, TEXT_PAIR, Fields, batches
 from bertfam_tf.data.labels import numbers_of
 from bertfam_tf.names import unknown
 from bertfam_tf.objectives.objective import Batch, SumAndCount
-from bertfam_tf.tasks.components import NO_LABELS
+from bertfam_tf.tasks.components import NO_LABELS, one_per_example
 from bertfam_tf.tasks.languages import repeated
 from bertfam_tf.tasks.preprocessing import SingleRow, rows_of
 from bertfam_tf.tasks.text_learner import TextLearner, renamed
@@ -228,7 +228,7 @@ class EmbedderTrainer(TextLearner):
             inputs = self._texts(features)
             if labels is None:
                 return (inputs,)
-            return inputs, self._objective.targets(labels), *weights
+            return inputs, self._objective.targets(labels), *map(one_per_example, weights)
 
         return stream.map(encode, num_parallel_calls=tf.data.AUTOTUNE).prefetch(2)
 

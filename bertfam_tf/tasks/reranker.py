@@ -360,6 +360,10 @@ class _Relevance(Targets):
         if values.dtype.kind in "iuf" and np.isinf(values).any():
             raise ValueError("A label is infinite.")
 
+    def weights(self, weights: tf.Tensor) -> tf.Tensor:
+        by_document = weights.shape.rank == 2 and self.objective not in _OF_LISTS
+        return weights if by_document else super().weights(weights)
+
     def encode(self, labels: tf.Tensor, encoded: dict[str, Any]) -> tf.Tensor:
         rank = encoded["padding_mask"].shape.rank - 1
         if labels.shape.rank != rank:

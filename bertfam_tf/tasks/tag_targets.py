@@ -75,7 +75,8 @@ class TagTargets(Targets):
         return tf.gather(label, encoded["word"] + 1)
 
     def weights(self, weights: tf.Tensor) -> tf.Tensor:
-        return tf.expand_dims(weights, 1)  # (windows, 1): one for all words of a text
+        # (windows, 1): one for all words of a text
+        return tf.expand_dims(super().weights(weights), 1)
 
     def _label_of(self, row: int, tags: Any) -> str:
         tags = tags.decode("utf-8", "replace") if isinstance(tags, bytes) else tags

@@ -102,15 +102,22 @@ def test_generators(smallest):
 
 
 @only_in("extended", "list")
-@pytest.mark.parametrize("weighted", ["list", "data set"])
+@pytest.mark.parametrize("weighted", ["list", "column", "data set", "data set of columns"])
 def test_weights(reader, weighted):
     chances = _scores(reader)[range(6), NUMBERS]
-    if weighted == "list":
-        found = reader.evaluate(TEXTS, NAMES, sample_weight=WEIGHTS, verbose=0)
+    weights = np.array(WEIGHTS)[:, None] if "column" in weighted else WEIGHTS
+    if "data set" in weighted:
+        found = reader.evaluate(slices((TEXTS, NAMES, weights)), verbose=0)
     else:
-        found = reader.evaluate(slices((TEXTS, NAMES, WEIGHTS)), verbose=0)
+        found = reader.evaluate(TEXTS, NAMES, sample_weight=weights, verbose=0)
     # Keras' mean is over rows, not over weights.
     assert found[0] == pytest.approx(np.mean(-np.log(chances) * WEIGHTS), rel=1e-5)
+
+
+@pytest.mark.parametrize("weights", [np.ones((6, 2)), [[1.0], [1.0, 2.0], *[[1.0]] * 4], "abcdef"])
+def test_weights_of_another_shape(reader, weights):
+    with pytest.raises(ValueError, match="sample_weight must be one number for each example, got"):
+        reader.fit(TEXTS, NAMES, sample_weight=weights, verbose=0)
 
 
 @pytest.mark.full
