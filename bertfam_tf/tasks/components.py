@@ -108,7 +108,11 @@ class Targets:
         return one_per_example(weights)
 
     def class_weights(self, class_weight: Mapping[Any, float]) -> dict[int, float]:
-        """Converts ``class_weight`` of ``fit`` to weights by label index."""
+        """Converts ``class_weight`` of ``fit`` to weights by label index.
+
+        Raises:
+            ValueError: for an unknown label, or targets that are not one label of each example.
+        """
         return dict(class_weight)
 
 
@@ -117,6 +121,11 @@ def one_per_example(weights: tf.Tensor) -> tf.Tensor:
     if weights.shape.rank != 1:
         raise ValueError(f"{ONE_WEIGHT}, got shape {weights.shape} in a batch.")
     return weights
+
+
+def no_class_weights(targets: Targets, class_weight: Mapping[Any, float]) -> dict[int, float]:
+    """``class_weights`` of targets of which Keras would take the largest for the label."""
+    raise ValueError("class_weight is for one label of each example; use sample_weight here.")
 
 
 class Evaluation(NamedTuple):

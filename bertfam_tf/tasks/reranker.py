@@ -21,7 +21,14 @@ from bertfam_tf.metrics import MRR, NDCG
 from bertfam_tf.models import Backbone
 from bertfam_tf.names import NO_TEXT
 from bertfam_tf.objectives.objective import SumAndCount
-from bertfam_tf.tasks.components import NO_LABELS, Signature, Targets, TaskComponents, Tensors
+from bertfam_tf.tasks.components import (
+    NO_LABELS,
+    Signature,
+    Targets,
+    TaskComponents,
+    Tensors,
+    no_class_weights,
+)
 from bertfam_tf.tasks.options import BackboneOverrides, OptionArguments, Options, option
 from bertfam_tf.tasks.preprocessing import MultiRow, SingleRow, rows_of, run_rows
 from bertfam_tf.tasks.sentence_transformers import CrossEncoder
@@ -322,6 +329,8 @@ class _Relevance(Targets):
     Args:
         objective: the task's objective.
     """
+
+    class_weights = no_class_weights
 
     def __init__(self, objective: Ranking):
         self.objective = objective

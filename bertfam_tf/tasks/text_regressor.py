@@ -14,7 +14,14 @@ from bertfam_tf.data.labels import not_a_number, numbers_of
 from bertfam_tf.metrics import Pearson, Spearman
 from bertfam_tf.models import Backbone
 from bertfam_tf.objectives.objective import SumAndCount
-from bertfam_tf.tasks.components import Signature, Targets, TaskComponents, Tensors, label_vector
+from bertfam_tf.tasks.components import (
+    Signature,
+    Targets,
+    TaskComponents,
+    Tensors,
+    label_vector,
+    no_class_weights,
+)
 from bertfam_tf.tasks.options import PairArguments, PairOptions, PretrainedPairArguments
 from bertfam_tf.tasks.task import Task
 from bertfam_tf.tasks.text_classifier import sequence_parts
@@ -94,6 +101,8 @@ def _squared_error(targets: Any, scores: Any, weights: Any) -> SumAndCount:
 
 class NumberTargets(Targets):
     """Numbers, or strings of them, as float32 (batch,)."""
+
+    class_weights = no_class_weights
 
     def check(self, y: Any) -> None:
         values = label_vector(y)

@@ -79,6 +79,27 @@ def test_class_weights_that_are_refused(classifier, embedder):
 
 
 @pytest.mark.extended
+@pytest.mark.parametrize(
+    ("name", "x", "y"),
+    [
+        ("TokenTagger", TEXTS[:1], ["O O O"]),
+        (
+            "SpanQA",
+            {"question": ["?"], "context": ["a film"]},
+            {"answer": ["a"], "answer_start": [0]},
+        ),
+        ("Reranker", {"query": ["a"], "document": [["b", "c"]]}, [[0, 1]]),
+        ("TextRegressor", TEXTS[:1], [1.0]),
+    ],
+)
+def test_class_weights_are_for_one_label_of_each_example(name, x, y, reader):
+    options = {"tags": ["O", "B-X"]} if name == "TokenTagger" else {}
+    task = getattr(bf, name)(reader.backbone, reader.tokenizer, **options)
+    with pytest.raises(ValueError, match="class_weight is for one label of each example"):
+        task.fit(x, y, class_weight={0: 1.0, 1: 5.0}, verbose=0)
+
+
+@pytest.mark.extended
 def test_predict_of_nothing(reader, embedder):
     assert reader.predict([]) == reader.predict({"text": []}) == reader.predict(np.array([])) == []
     assert embedder.predict([]).shape == (0, 32)
