@@ -54,8 +54,7 @@ def pretrain_on_sentences(recipe: PretrainRecipe, directory: RunDirectory) -> di
             text = data.train(recipe.data.length)
             results["examples"] = text.count()
             total = data.steps(text, results["examples"]) * settings.epochs
-        steps = max(total // settings.epochs, 1)
-        stages = [Stage(steps=steps * settings.epochs, epochs=settings.epochs)]
+        stages = [Stage(steps=total, epochs=min(settings.epochs, total))]
 
     def learner(backbone: Backbone) -> Learner:
         nonlocal current

@@ -58,9 +58,10 @@ class Passes(NamedTuple):
 
         An epoch is a pass, unless ``train.steps`` sets the number of steps.
         """
-        steps = self.steps if settings.steps is None else settings.steps // settings.epochs
-        steps = max(steps, 1)
-        total = steps * settings.epochs
+        if settings.steps is None:
+            total, epochs = self.steps * settings.epochs, settings.epochs
+        else:
+            total, epochs = settings.steps, min(settings.epochs, settings.steps)
 
         def after(step: int) -> tf.data.Dataset:
             first, within = divmod(step, self.steps)
@@ -68,7 +69,7 @@ class Passes(NamedTuple):
             batches = reduce(tf.data.Dataset.concatenate, map(self.batches, passes))
             return batches.skip(within).take(total - step)
 
-        return Phase(model, after, steps, settings.epochs, validation_data)
+        return Phase(model, after, total, epochs, validation_data)
 
 
 class Phase(NamedTuple):
@@ -77,24 +78,19 @@ class Phase(NamedTuple):
     Fields:
         model: the compiled model.
         batches: returns the remaining batches, for a number of steps of the phase that are done.
-        steps: the number of steps in an epoch.
-        epochs: the number of epochs.
+        total: the number of steps.
+        epochs: the number of epochs, at most as many.
         validation_data: batches to evaluate after each epoch, or None.
         steps_before, epochs_before: the number of steps and epochs of earlier phases, for logs.
     """
 
     model: Learner
     batches: Callable[[int], tf.data.Dataset]
-    steps: int
+    total: int
     epochs: int
     validation_data: Any = None
     steps_before: int = 0
     epochs_before: int = 0
-
-    @property
-    def total(self) -> int:
-        """The number of steps."""
-        return self.steps * self.epochs
 
 
 @contextmanager
@@ -172,7 +168,7 @@ def fit(
     Raises:
         ValueError: if training checkpoints are damaged or of another run.
     """
-    model, steps, before = phase.model, phase.steps, phase.steps_before
+    model, before = phase.model, phase.steps_before
     done = backup.restore(model) if backup else 0
     if not 0 <= done <= phase.total:
         assert backup is not None
@@ -182,7 +178,8 @@ def fit(
         )
     if done:
         _log.info("Resuming from step %d of %d.", before + done, before + phase.total)
-    if done % steps:
+    parts = remaining(done, phase.total, phase.epochs)
+    if parts and done > parts[0].first * (phase.total // phase.epochs):  # within an epoch
         _create_metrics(model, phase.batches(done))
     # The backup comes last: it stores an epoch after all other callbacks have seen it.
     ordered = [*callbacks(done), *(callback for callback in (limit, best, backup) if callback)]
@@ -191,7 +188,7 @@ def fit(
     stopped = limit is not None and limit.exceeded and (backup is None or backup.between_epochs)
     if best is not None:
         best.set_model(model)
-    for part in [] if stopped else remaining(done, steps, phase.epochs):
+    for part in [] if stopped else parts:
         if best is not None and best.exhausted:
             break
         with as_value_errors():

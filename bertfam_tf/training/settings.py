@@ -48,8 +48,8 @@ class TrainConfig:
         monitor: the metric of the dev split by which epochs are compared, such as ``accuracy``.
         class_weights: factors of the loss of each label's examples.
         metrics: names of metrics that replace the task's, such as ``[accuracy, matthews]``.
-        steps: the number of steps, instead of passes over the data; ``epochs`` is then the number
-            of evaluations. None for passes.
+        steps: the number of steps, instead of passes over the data; ``epochs`` is then the maximum
+            number of evaluations, at equal distances. None for passes.
         minutes: stops after the step at which training reaches this time, without evaluation,
             summed over interruptions. ``epochs`` or ``steps``, which determine the learning rate,
             are then the maximum. In a distillation, for each stage. None for no limit.
@@ -129,7 +129,7 @@ class Stage:
         warmup: with a learning rate, the fraction of the stage's steps in which it rises.
         length: the number of tokens of an example; None for ``data.length``.
         batch_size: the number of examples in a batch; None for ``train.batch_size``.
-        epochs: the number of evaluations, at equal distances.
+        epochs: the number of evaluations, at equal distances; at most ``steps``.
     """
 
     layers: int | None = setting(None, at_least=1)
@@ -142,9 +142,9 @@ class Stage:
 
     def __post_init__(self):
         check(self, "stages[i]")
-        if self.steps % self.epochs:
+        if self.steps < self.epochs:
             raise ValueError(
-                f"stages[i].steps must be a multiple of its {self.epochs} epochs, got {self.steps}."
+                f"stages[i].epochs must be at most its {self.steps} steps, got {self.epochs}."
             )
         if self.warmup and self.learning_rate is None:
             raise ValueError("stages[i].warmup must be 0 without stages[i].learning_rate.")

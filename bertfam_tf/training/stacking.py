@@ -245,7 +245,7 @@ def train_in_stages(
             phase = engine.Phase(
                 model,
                 partial(_rest, after, start, stage.steps),
-                stage.steps // stage.epochs,
+                stage.steps,
                 stage.epochs,
                 held_out(i),
                 steps_before=start,

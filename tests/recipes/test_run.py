@@ -26,7 +26,10 @@ from bertfam_tf.recipes import evaluate, read_split, run
 from bertfam_tf.recipes.directory import RunDirectory
 from bertfam_tf.recipes.reading import load_recipe
 from bertfam_tf.recipes.runs import read_runs, table
+from bertfam_tf.training.callbacks.backup import remaining
+from bertfam_tf.training.engine import Passes
 from bertfam_tf.training.optimizers import WarmupLinearDecay
+from bertfam_tf.training.settings import TrainConfig
 from tests.training.test_steps import events
 
 ROWS = [
@@ -125,6 +128,27 @@ def test_a_recipe_with_nothing_chosen(files, smallest, tmp_path):
         scores, labels, strict=True)]  # fmt: skip
     assert found["accuracy"] == pytest.approx(right)
     assert found["loss"] == pytest.approx(-np.log(chances).mean(), rel=1e-4)
+
+
+def test_epochs_share_a_number_of_steps():
+    """The last epoch has the steps that are left over; others are as long as before."""
+    for steps, epochs, done, expected in (
+        (1000, 3, 0, [(0, 2, 333), (2, 3, 334)]),
+        (1000, 3, 400, [(1, 2, 266), (2, 3, 334)]),
+        (1000, 3, 999, [(2, 3, 1)]),
+        (1000, 3, 1000, []),
+        (6, 3, 0, [(0, 3, 2)]),
+        (2, 3, 0, [(0, 2, 1)]),
+    ):
+        length = Passes(7, lambda number: None).length(TrainConfig(steps=steps, epochs=epochs))
+        assert remaining(done, *length) == expected
+
+
+@pytest.mark.extended
+def test_as_many_steps_as_the_recipe_says(files):
+    recipe = load_recipe(files("uneven", {"steps": 5, "epochs": 2, "log_steps": 1}))
+    run(recipe)
+    assert [line["step"] for line in _lines(recipe) if "epoch" in line] == [2, 5]
 
 
 # What learns ----------------------------------------------------------------------------------

@@ -292,7 +292,9 @@ class Killed(Exception):
     ("steps", "moments"), [(1, "fresh"), (2, "copied"), (3, "copied"), (4, "fresh"), (6, "fresh")]
 )
 def test_a_killed_run_goes_on(tmp_path, steps, moments):
-    stages, settings = [Stage(1, 3), Stage(2, 4)], TrainConfig(learning_rate=0.01, backup_steps=2)
+    # The second step is within the last epoch, which has two.
+    stages = [Stage(1, 3, epochs=2), Stage(2, 4)]
+    settings = TrainConfig(learning_rate=0.01, backup_steps=2)
     options = dict(settings=settings, dropout=0.1, moments=moments)
     whole = _run(stages, **options)
 
@@ -378,8 +380,8 @@ def test_mistakes_in_a_stage():
         ((None, 2, None, 0.0, 0), r"stages\[i\].length must be at least 1, got 0"),
         ((None, 2, None, 0.0, 8, 0), r"stages\[i\].batch_size must be at least 1, got 0"),
         (
-            (None, 3, None, 0.0, 8, 1, 2),
-            r"stages\[i\].steps must be a multiple of its 2 epochs, got 3",
+            (None, 1, None, 0.0, 8, 1, 2),
+            r"stages\[i\].epochs must be at most its 1 steps, got 2",
         ),
     ):
         with pytest.raises(ValueError, match=message):

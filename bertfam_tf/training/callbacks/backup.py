@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,18 +51,25 @@ class FitRange(NamedTuple):
     steps: int
 
 
-def remaining(done: int, steps: int, epochs: int) -> list[FitRange]:
+def remaining(done: int, total: int, epochs: int) -> list[FitRange]:
     """Returns the remaining calls of ``fit``: the rest of an unfinished epoch, and later epochs.
+
+    Epochs have equally many steps, the last one also those that are left over.
 
     Args:
         done: the number of training steps that are done.
-        steps: the steps of an epoch.
+        total: the steps of the run, at least ``epochs``.
         epochs: the epochs of the run.
     """
-    epoch, within = divmod(done, steps)
-    unfinished = [FitRange(epoch, epoch + 1, steps - within)] if within else []
-    ranges = [*unfinished, FitRange(epoch + len(unfinished), epochs, steps)]
-    return [fit_range for fit_range in ranges if fit_range.first < fit_range.last]
+    ranges: list[FitRange] = []
+    ends = [total // epochs * epoch for epoch in range(1, epochs)] + [total]
+    for epoch, (begin, end) in enumerate(pairwise([0, *ends])):
+        steps = end - max(begin, done)
+        if ranges and ranges[-1].steps == steps:
+            ranges[-1] = ranges[-1]._replace(last=epoch + 1)
+        elif steps > 0:
+            ranges.append(FitRange(epoch, epoch + 1, steps))
+    return ranges
 
 
 class Backup(keras.callbacks.Callback):
