@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from bertfam_tf.training.callbacks.best import BestEpoch
+from bertfam_tf.training.callbacks.best import BestEpoch, direction
 
 
 def make():
@@ -51,6 +51,14 @@ def test_losses_by_name_and_errors_are_better_when_they_are_smaller(tmp_path, mo
     model.objectives = [types.SimpleNamespace(weights={"masked_lm": 1.0, "pair": 1.0})]
     _, last = run(model, tmp_path, [3.0, 1.0, 2.0, 0.5], monitor=monitor)
     assert last == 3
+
+
+def test_which_direction_is_better():
+    """Without a model too, as for the runs of a sweep."""
+    for metric in ("masked_lm", "val_rtd", "sparse_categorical_crossentropy", "logcosh"):
+        assert direction(metric) == -1
+    for metric in ("masked_lm_accuracy", "val_pearson"):
+        assert direction(metric) == 1
 
 
 def test_a_score_that_is_not_a_number_is_never_the_best(tmp_path):

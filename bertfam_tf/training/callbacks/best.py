@@ -26,7 +26,13 @@ _SCORE = "score"
 _log = logging.getLogger(__name__)
 
 
-_LOWER = ("loss", "perplexity", "error", "mse", "mae")
+# Ends of the names of losses and errors, also of Keras'.
+_LOWER = (
+    *("loss", "perplexity", "error", "mse", "mae", "mape", "msle"),
+    *("crossentropy", "divergence", "hinge", "logcosh", "poisson"),
+)
+# Losses of pretraining.
+_LOSSES = frozenset("masked_lm causal_lm bidirectional_lm permutation_lm tlm pair sbo rtd".split())
 
 
 def direction(metric: str, losses: Collection[str] = ()) -> int:
@@ -34,9 +40,10 @@ def direction(metric: str, losses: Collection[str] = ()) -> int:
 
     Args:
         metric: the name of the metric.
-        losses: names of losses, such as ``masked_lm``.
+        losses: names of losses, besides those of pretraining.
     """
-    return -1 if metric.endswith(_LOWER) or metric.removeprefix("val_") in losses else 1
+    lower = metric.endswith(_LOWER) or metric.removeprefix("val_") in {*_LOSSES, *losses}
+    return -1 if lower else 1
 
 
 class BestEpoch(keras.callbacks.Callback):
