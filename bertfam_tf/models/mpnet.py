@@ -18,7 +18,6 @@ class MpnetConfig(roberta.RobertaConfig):
 
     vocab_size: int = 30527
     num_segments: int = 0
-    norm_epsilon: float = 1e-12
 
 
 _NUM_BUCKETS, _MAX_DISTANCE = 32, 128
@@ -85,7 +84,7 @@ HUGGINGFACE = replace(
         **TORCH.dense("layer_{i}/attention/output", _ATTENTION + "attn.o"),
         **TORCH.norm("layer_{i}/attention_norm", _ATTENTION + "LayerNorm"),
     },
-    defaults=dict(max_position_embeddings=512, pad_token_id=1),
+    defaults=dict(max_position_embeddings=512, pad_token_id=1, layer_norm_eps=1e-12),
 )
 
 TOKENIZER = TokenizerSpec(

@@ -80,6 +80,15 @@ def test_distilbert_drops_nothing_after_attention(family):
     assert np.allclose(trained, evaluated) == (family == "distilbert")
 
 
+# MPNet ----------------------------------------------------------------------------------------
+
+
+def test_norms_of_mpnet_have_the_published_epsilon():
+    assert config_of("mpnet", "base").norm_epsilon == 1e-5
+    _, config = huggingface.translate({"model_type": "mpnet"})
+    assert config.norm_epsilon == 1e-12  # what the absence of the key means there
+
+
 # ALBERT ---------------------------------------------------------------------------------------
 
 
