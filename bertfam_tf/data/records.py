@@ -21,6 +21,12 @@ _LABEL = "label"
 _LARGEST_CELL = 2**31 - 1
 _PIECE = 1 << 16
 _WHITE_SPACE = " \t\r\n"
+# What separates columns where neither commas in CSV nor tabs in TSV do.
+_SEPARATORS = {
+    ";": ("Semicolons", "save the file with commas or tabs"),
+    "\t": ("Tabs", "its format is tsv"),
+    ",": ("Commas", "its format is csv"),
+}
 # Tokens of a JSON array, and the tokens that may be before them.
 _PUNCTUATION = {("[", ""), (",", "element")}
 
@@ -334,10 +340,24 @@ def _each(column: Column) -> list[str | int]:
 def _position(file: Path, header: list[str], column: str | int) -> int:
     if isinstance(column, str):
         if column not in header:
-            raise ValueError(f"{file}, first line: {unknown('column', column, header)}")
+            problem = unknown("column", column, header) + other_separator(header)
+            raise ValueError(f"{file}, first line: {problem}")
         if header.count(column) > 1:
             raise ValueError(f"{file} has {header.count(column)} columns {column!r}, expected one.")
         return header.index(column)
     if not 0 <= column < len(header):
-        raise ValueError(f"{file} has {len(header)} columns; there is no column {column}.")
+        problem = f"there is no column {column}.{other_separator(header)}"
+        raise ValueError(f"{file} has {len(header)} columns; {problem}")
     return column
+
+
+def other_separator(header: list[str]) -> str:
+    """Returns the end of an error about a table's columns, if other characters separate them.
+
+    Args:
+        header: the cells of its first line.
+    """
+    for character, (name, remedy) in _SEPARATORS.items():
+        if len(header) == 1 and character in header[0]:
+            return f" {name} seem to separate the columns: {remedy}."
+    return ""

@@ -11,7 +11,7 @@ from typing import Any
 
 from bertfam_tf import parsing
 from bertfam_tf.data.columnar import class_names, named, opened, records
-from bertfam_tf.data.records import csv_reader, elements, is_json_array
+from bertfam_tf.data.records import csv_reader, elements, is_json_array, other_separator
 from bertfam_tf.data.rows import InvalidRow
 from bertfam_tf.names import join_names
 
@@ -117,13 +117,16 @@ def guess_columns(rows: Sequence[Mapping[Any, Any]]) -> dict[str, Any]:
     Returns:
         The columns by feature; a feature that no column seems to be is missing.
     """
-    columns = {name: [row[name] for row in rows if name in row] for name in rows[0]}
+    # A missing value is an error of its row, not a reason against its column.
+    columns = {
+        name: [row[name] for row in rows if not _is_missing(row.get(name))] for name in rows[0]
+    }
     features: dict[str, Any] = {}
     label = _usual(columns, _LABELS) or _fewest(columns)
     texts = {
         name: values
         for name, values in columns.items()
-        if name != label and all(isinstance(value, str | list) for value in values)
+        if name != label and values and all(isinstance(value, str | list) for value in values)
     }
     text = _usual(texts, _TEXTS) if texts else None
     if text is None and texts:
@@ -139,11 +142,18 @@ def guess_columns(rows: Sequence[Mapping[Any, Any]]) -> dict[str, Any]:
     return features
 
 
+def _is_missing(value: Any) -> bool:
+    return value is None or value != value  # NaN
+
+
 def no_column(feature: str, rows: Sequence[Mapping[Any, Any]]) -> str:
     """Returns the error for a feature that no column seems to be."""
-    names = join_names(map(str, rows[0]))
+    names = list(map(str, rows[0]))
     option = feature.replace("_", "-")
-    return f"No column looks like the {feature}; name it with --{option}. Columns: {names}."
+    return (
+        f"No column looks like the {feature}; name it with --{option}. Columns: "
+        f"{join_names(names)}.{other_separator(names)}"
+    )
 
 
 def _usual(columns: Mapping[Any, Any], names: Sequence[str]) -> Any:

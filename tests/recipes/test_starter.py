@@ -173,6 +173,12 @@ def test_columns_that_are_named(init, tmp_path):
         ("text,label\na,b\n", ["x.csv", "--holdout", "1.5"], "must be above 0 and below 1"),
         ("text,label\na,b\n", ["x.csv", "--format", "txt"], "has texts without labels"),
         ("text,label\na,b\n", ["x.csv", "--output", "x.csv"], "x.csv exists; it is not replaced"),
+        ("text;label\na;b\n", ["x.csv"], "text;label. Semicolons seem to separate the columns"),
+        (
+            '{"text": "a", "label": "b"}\n{"text": null, "label": "b"}\n',
+            ["x.csv", "--format", "jsonl"],
+            "x.csv: line 2: text must be a string or number, got null.",
+        ),
     ],
 )
 def test_errors(tiny, tmp_path, capsys, content, arguments, error):
