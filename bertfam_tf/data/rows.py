@@ -13,8 +13,8 @@ import numpy as np
 import tensorflow as tf
 
 from bertfam_tf.data.errors import marked
-from bertfam_tf.data.targets import Target
-from bertfam_tf.names import printable
+from bertfam_tf.data.targets import Names, Target
+from bertfam_tf.names import join_names, printable
 
 # The number of rows that are passed from Python into the graph at a time.
 _CHUNK = 256
@@ -88,7 +88,8 @@ class Rows:
         skipped_lines: the number of their lines; larger if a stray quote in a CSV file joins lines.
 
     Raises:
-        ValueError: if a row is invalid, a file has no rows, or ``limit`` is below 1.
+        ValueError: if a row is invalid, a file has no rows, no row has a label of those that a
+            target collects, or ``limit`` is below 1.
     """
 
     readers: list[tuple[str, Reader]]
@@ -128,6 +129,9 @@ class Rows:
                 raise ValueError(f"{name} has no rows.")
             if self.count == self.limit:
                 break
+        if isinstance(self.target, Names) and not self.target.names:
+            names = join_names([name for name, _ in self.readers], _SHOWN)
+            raise ValueError(f"No row of {names} has a label.")
         if broken:
             _log.warning(
                 "%d rows are not UTF-8, and the bytes that are not are read as U+FFFD. The first: "

@@ -129,8 +129,8 @@ class Names(Target):
 
     def read(self, value: Any, features: Mapping[str, Any]) -> list[str]:
         if not isinstance(value, list):
-            value = [name.strip() for name in _one(value, "labels").split(",") if name.strip()]
-        return [self._named(name) for name in list(map(_encodable, value))]
+            value = [name.strip() for name in _one(value, self.what).split(",") if name.strip()]
+        return list(dict.fromkeys(map(self._named, list(map(_encodable, value)))))
 
     def names_in(self, label: list[str]) -> list[str]:
         return label

@@ -119,6 +119,29 @@ def test_names_between_commas(tmp_path):
     rows = read_rows(file, target=targets.Names())
     assert rows.target.names == ["x", "y", "z"]
     assert [y.tolist() for _, y in _elements(rows)] == [[1, 0, 1], [0, 0, 0], [0, 1, 0]]
+    twice = _write(tmp_path, "twice.tsv", "text\tlabel\na\tx, x\n")
+    assert read_rows(twice, target=targets.Names()).labels == {"x": 1}
+    none = _write(tmp_path, "none.tsv", "text\tlabel\na\t\nb\t\n")
+    with pytest.raises(ValueError, match=r"No row of .*none\.tsv has a label\."):
+        read_rows(none, target=targets.Names())
+    assert _elements(read_rows(none, target=targets.Names(["x"])))[0][1].tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("name", "header", "error"),
+    [
+        ("t.csv", "text;label", "Semicolons seem to separate the columns: save the file with"),
+        ("t.csv", "text\tlabel", "Tabs seem to separate the columns: its format is tsv."),
+        ("t.tsv", "text,label", "Commas seem to separate the columns: its format is csv."),
+    ],
+)
+def test_columns_between_other_characters(tmp_path, name, header, error):
+    file = _write(tmp_path, name, f"{header}\n")
+    for columns in (None, {"text": 1}):
+        with pytest.raises(ValueError, match=error):
+            read_rows(file, columns)
+    with pytest.raises(ValueError, match=r"Unknown column 'text'\. Known: message\.$"):
+        read_rows(_write(tmp_path, name, "message\n"))
 
 
 def test_several_files_are_one_and_a_limit_ends_within(tmp_path):
