@@ -477,6 +477,12 @@ def test_usage(arguments, usage, capsys):
             ["evaluate", "{run}", "--submission", "{tmp}/SST-2.tsv", "--report", "{tmp}/r.html"],
             "--report needs labels",
         ),
+        (["evaluate", "{run}", "--report", "{recipe}"], "is not an HTML page"),
+        (["analyze", "{run}", "a", "good", "film", "--output", "{tmp}/page"], "needs quotes"),
+        (["analyze", "{run}", "good", "film", "--output", "{tmp}/page"], "takes no 'text_pair'"),
+        (["analyze", "{run}", "a", "--pairs", "2", "--output", "{tmp}/page"], "is for --heads"),
+        (["analyze", "{run}", "--heads", "--word", "2", "--output", "{tmp}/page"], "the texts of"),
+        (["analyze", "{tmp}", "a", "--output", "{tmp}/page"], "No config.json in"),
         (["predict", "{tmp}", "text"], "No config.json in"),
         (["predict", "{run}"], "There is no text in the input."),
         (["predict", "{run}", "--text", "a film"], "--text is for --input"),
@@ -505,7 +511,7 @@ def test_errors_are_one_line(trained, tiny, tmp_path, capsys, monkeypatch, argum
     names = {"recipe": run.parent / "recipe.yaml", "run": run, "tmp": tmp_path, "tiny": tiny}
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     # Of the system and the server, which may pass, and of what was given, which does not.
-    passing = ("File exists", "NOT_FOUND", "INVALID_ARGUMENT")
+    passing = ("File exists", "NOT_FOUND", "INVALID_ARGUMENT", "is not an HTML page")
     status = 1 if error in passing else 2
     assert main([argument.format(**names) for argument in arguments]) == status
     captured = capsys.readouterr()
@@ -513,6 +519,7 @@ def test_errors_are_one_line(trained, tiny, tmp_path, capsys, monkeypatch, argum
     assert line.startswith(f"bertfam {arguments[0]}: ")
     assert error in line
     assert not captured.out
+    assert not (tmp_path / "page").exists()
 
 
 def test_an_error_of_several_lines_becomes_one(trained, tmp_path, capsys, tiny_copy):

@@ -241,6 +241,12 @@ class Report:
         return note + _table(["examples", "text", "labels"], rows)
 
 
+def check_task(task: Any) -> None:
+    """Raises ``ValueError`` for a task without reports: another one than a classifier."""
+    if not isinstance(task, TextClassifier) or not hasattr(task, "temperature"):
+        raise ValueError(f"Reports are for TextClassifier, got {type(task).__name__}.")
+
+
 def report(task: TextClassifier, x: Any, y: Any, *, batch_size: int = 32) -> Report:
     """Computes a classifier's answers for labelled examples.
 
@@ -253,8 +259,7 @@ def report(task: TextClassifier, x: Any, y: Any, *, batch_size: int = 32) -> Rep
         ValueError: if the task is of another kind, a label is not the task's, or there are no
             examples.
     """
-    if not isinstance(task, TextClassifier) or not hasattr(task, "temperature"):
-        raise ValueError(f"Reports are for TextClassifier, got {type(task).__name__}.")
+    check_task(task)
     x, y, _ = examples(x, y, None, task.fields)
     y = [label.decode() if isinstance(label, bytes) else label for label in y]
     task.components.targets.check(y)

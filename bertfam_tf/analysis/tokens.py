@@ -158,8 +158,16 @@ def texts_of_example(task: Task, x: Any) -> dict[str, str]:
     if isinstance(x, str):
         x = (x,)
     if isinstance(x, tuple | list):
+        if len(x) > len(names):
+            raise ValueError(
+                f"An example of this task has at most {len(names)} texts, got {len(x)}; in a "
+                "shell, a text of several words needs quotes."
+            )
         x = dict(zip(names, x, strict=False))
     if not isinstance(x, dict) or not all(isinstance(text, str) for text in x.values()):
         raise ValueError(f"An example must be a string, or a tuple or dict of strings, got {x!r}.")
     task.fields.check(x)
+    for name in task.fields.optional:
+        if name in x and task.pair is False:
+            raise ValueError(f"This task takes no {name!r}, got {x[name]!r:.200}.")
     return x

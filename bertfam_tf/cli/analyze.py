@@ -16,6 +16,10 @@ from bertfam_tf.cli.common import (
 )
 from bertfam_tf.files import write
 from bertfam_tf.names import unknown
+from bertfam_tf.validation import in_range
+
+# Options of either use alone.
+_OF_TEXTS, _OF_HEADS = ("target", "word"), ("pairs", "metric", "mode")
 
 
 def add(commands: Commands) -> None:
@@ -42,7 +46,6 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--pairs",
         type=int,
-        default=0,
         metavar="N",
         help="with --heads: also without each pair of the N heads that change the score most",
     )
@@ -50,7 +53,6 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--mode",
         choices=("zero", "uniform"),
-        default="zero",
         help="with --heads: what a head that is off gives: nothing (default), or the mean of the "
         "values that it may attend to, as Kovaleva et al. (2019) have it",
     )
@@ -59,10 +61,13 @@ def add(commands: Commands) -> None:
 def run(options: argparse.Namespace) -> None:
     if bool(options.text) == options.heads:
         raise ValueError("analyze needs the texts of an example, or --heads")
+    for name in _OF_TEXTS if options.heads else _OF_HEADS:
+        if getattr(options, name) is not None:
+            needed = "the texts of an example" if options.heads else "--heads"
+            raise ValueError(f"--{name} is for {needed}.")
     from bertfam_tf import analysis
 
     output = Path(options.output)
-    output.mkdir(parents=True, exist_ok=True)
     task = loaded_task(options)
     set_language(task, options)
     if options.heads:
@@ -72,6 +77,7 @@ def run(options: argparse.Namespace) -> None:
     target = options.target if options.word is None else (options.word, options.target)
     attribution = analysis.explain(task, texts, target)
     maps = analysis.attention_maps(task, texts)
+    output.mkdir(parents=True, exist_ok=True)
     analysis.write_page(output / "example.html", maps, attribution)
     analysis.draw_words(attribution, output / "words.png")
     patterns = analysis.patterns(maps) if maps.example.words else None
@@ -106,11 +112,15 @@ def _analyze_heads(options: argparse.Namespace, task: Any, output: Path) -> None
     metric = options.metric or next(iter(known), "loss")
     if metric not in (*known, "loss"):
         raise ValueError(unknown("metric", metric, known))
-    ablation = analysis.ablation(task, lambda: scores()[metric], mode=options.mode)
+    if options.pairs is not None:
+        in_range("--pairs", options.pairs, at_least=1)
+    output.mkdir(parents=True, exist_ok=True)  # before the scoring, which may take hours
+    mode = options.mode or "zero"
+    ablation = analysis.ablation(task, lambda: scores()[metric], mode=mode)
     analysis.draw_ablation(ablation, output / "heads.png", metric)
     changes = {
         "metric": metric,
-        "mode": options.mode,
+        "mode": mode,
         "score": ablation.score,
         "without_head": [row.tolist() for row in ablation.heads],
         "without_layer": ablation.layers.tolist(),
@@ -118,7 +128,7 @@ def _analyze_heads(options: argparse.Namespace, task: Any, output: Path) -> None
     if options.pairs:
         sizes = {(i, j): abs(x) for i, row in enumerate(ablation.heads) for j, x in enumerate(row)}
         heads = sorted(sorted(sizes, key=sizes.__getitem__, reverse=True)[: options.pairs])
-        pairs = analysis.pair_ablation(task, lambda: scores()[metric], heads, mode=options.mode)
+        pairs = analysis.pair_ablation(task, lambda: scores()[metric], heads, mode=mode)
         analysis.draw_pairs(pairs, heads, output / "pairs.png", metric)
         changes |= {"pairs_of": heads, "without_pair": pairs.tolist()}
     write(output / "heads.json", (json.dumps(changes, indent=1) + "\n").encode())

@@ -110,11 +110,16 @@ def run(options: argparse.Namespace) -> None:
             count = write_submission(task, recipe, options.submission, options.split)
         print(f"{count:,} predictions in {options.submission}")
         return
+    if options.report:
+        from bertfam_tf.analysis.report import check_task, report
+        from bertfam_tf.files import HTML, check_kind
+
+        check_task(task)
+        check_kind(options.report, *HTML)
     language = None if options.language is None else task.language
     with _computing_in(task, options):
         print(json.dumps(evaluate(task, recipe, options.split, language)))
     if options.report:
-        from bertfam_tf.analysis import report
         from bertfam_tf.recipes import read_split
 
         rows = read_split(recipe.data, options.split, recipe.task, task.class_names or None)
