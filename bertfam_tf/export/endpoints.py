@@ -60,16 +60,23 @@ class Endpoint(NamedTuple):
         """Shapes and dtypes by name."""
         return self.function.structured_outputs
 
-    def edge_cases(self) -> list[dict[str, np.ndarray]]:
+    def edge_cases(self, max_rows: int) -> list[dict[str, np.ndarray]]:
         """Returns ``edge_case_texts`` as inputs by name, (rows, …), in several requests.
 
         An example as long as the task takes is a request of its own: padded to it, the others
         would take as long.
+
+        Args:
+            max_rows: the largest number of rows of a request.
         """
         texts = edge_case_texts(self.task)
         columns = [x.reshape(len(x), -1) for x in texts.values()]
         long = (np.concatenate(columns, axis=1) == _LONG).any(axis=1)
-        requests = [np.flatnonzero(~long), *np.flatnonzero(long)[:, np.newaxis]]
+        short = np.flatnonzero(~long)
+        requests = [
+            *(short[start : start + max_rows] for start in range(0, len(short), max_rows)),
+            *np.flatnonzero(long)[:, np.newaxis],
+        ]
         return [self._inputs({name: x[rows] for name, x in texts.items()}) for rows in requests]
 
     def identical_rows(self, rows: int) -> dict[str, np.ndarray]:

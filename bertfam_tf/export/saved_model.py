@@ -38,7 +38,7 @@ _LABELS = "labels"
 # batch, most sizes would pack again in each call.
 _WARMUP_BATCHES = (1, 16)
 _MOST_TEXTS = 512
-_CALIBRATION_ROWS = 32
+_CALIBRATION_ROWS = _COMPARED_ROWS = 32
 _TOLERANCE = 1e-5
 # Relative root mean square.
 _SIMILAR = 0.1
@@ -269,7 +269,9 @@ def _make(
         bfloat16=None if bfloat16 is None else {**bfloat16, "fallback": fallback},
     )
     try:
-        _compare(traced, load(directory), _equal if int8 is bfloat16 is None else _similar)
+        same = _equal if int8 is bfloat16 is None else _similar
+        max_rows = _COMPARED_ROWS if batching is None else batching.max_batch_size
+        _compare(traced, load(directory), same, max_rows)
     except ServingError as error:
         raise ExportError(f"The export does not run in Serving: {error}") from error
 
@@ -390,7 +392,8 @@ def _compare(
 ) -> None:
     of_texts: list[dict[str, np.ndarray]] = []
     for name, endpoint in traced.items():
-        task, requests = endpoint.task, endpoint.edge_cases()
+        task, requests = endpoint.task, endpoint.edge_cases(max_rows)
+    max_rows: int,
         function = endpoint.signature.answer or endpoint.signature.function
         # The first run of a graph takes longer than anything else here.
         if endpoint.signature.method != "predict":

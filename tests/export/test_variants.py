@@ -175,6 +175,13 @@ def test_a_request_that_is_too_large(batched):
     assert error.value.code is Code.INVALID_ARGUMENT
 
 
+@pytest.mark.extended
+def test_requests_of_few_rows_only(smallest, tmp_path):
+    batching = BatchingOptions(max_batch_size=2, allowed_batch_sizes=(1, 2))
+    servable = load(bf.TextClassifier.from_pretrained(smallest).export(tmp_path, batching=batching))
+    assert len(servable.run("", _rows(2)[1])["scores"]) == 2
+
+
 @pytest.mark.full
 def test_requests_at_one_time_get_their_own_answers(tagger, batched):
     requests = [(name, *_rows(1 + i % 3, i)) for i in range(12) for name in ("", "entities")]
