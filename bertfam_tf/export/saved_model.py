@@ -40,6 +40,8 @@ _WARMUP_BATCHES = (1, 16)
 _MOST_TEXTS = 512
 _CALIBRATION_ROWS = _COMPARED_ROWS = 32
 _TOLERANCE = 1e-5
+# Serving's versions are int64.
+_LARGEST_VERSION = 2**63 - 1
 # Relative root mean square.
 _SIMILAR = 0.1
 _PYTHON = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
@@ -112,10 +114,10 @@ def export_saved_model(
 
     Raises:
         FileExistsError: if the version exists.
-        ValueError: if the version is not an integer of at least 0 (Serving ignores others), or the
-            task has no such option; or, for ``"int8"``, there are several tasks, calibration texts
-            are missing, this TensorFlow lacks the kernel, or the task has no dense layer that keeps
-            its accuracy.
+        ValueError: if the version is not an integer from 0 to 2**63 - 1 (Serving ignores others),
+            or the task has no such option; or, for ``"int8"``, there are several tasks, calibration
+            texts are missing, this TensorFlow lacks the kernel, or the task has no dense layer that
+            keeps its accuracy.
         ExportError: if the graph would not run in Serving, its outputs differ from the task's, or
             it accepts requests that do not match its signatures.
         OSError: if writing fails, for example because the disk is full; no version was added.
@@ -124,7 +126,7 @@ def export_saved_model(
         task = TextModel(task)
     base = Path(directory)
     if version is not None:
-        in_range("version", version, at_least=0, integer=True)
+        in_range("version", version, at_least=0, at_most=_LARGEST_VERSION, integer=True)
     _check_precision(dtype, calibration)
     if dtype not in ("int8", "bfloat16") and fallback:
         raise ValueError(
