@@ -173,6 +173,8 @@ def export_saved_model(
 
 def fallback_directory(base: Path) -> Path:
     """Returns the model directory of the float32 exports next to int8 exports in ``base``."""
+    if base.name in ("", ".."):  # as in "." and "a/..", it has no name of its own
+        base = base.resolve()
     return base.with_name(f"{base.name}-float32")
 
 
@@ -391,11 +393,11 @@ def _compare(
     traced: dict[str, Endpoint],
     servable: Servable,
     same: Callable[[np.ndarray, np.ndarray], bool],
+    max_rows: int,
 ) -> None:
     of_texts: list[dict[str, np.ndarray]] = []
     for name, endpoint in traced.items():
         task, requests = endpoint.task, endpoint.edge_cases(max_rows)
-    max_rows: int,
         function = endpoint.signature.answer or endpoint.signature.function
         # The first run of a graph takes longer than anything else here.
         if endpoint.signature.method != "predict":

@@ -1,6 +1,7 @@
 """Exports whose dense layers compute in bfloat16."""
 
 import json
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -10,7 +11,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 import bertfam_tf as bf
 from bertfam_tf.export.runtime import load
-from bertfam_tf.export.saved_model import computing_in
+from bertfam_tf.export.saved_model import computing_in, fallback_directory
 from bertfam_tf.text import WordTokenizer
 from tests.selection import in_full
 from tests.support.exports import nodes, objects, perturbed
@@ -103,6 +104,13 @@ def test_a_version_in_float32_beside_it(task, tmp_path):
     found = load(tmp_path / "model-float32" / "1").run("", {"text": objects(TEXTS)})
     wanted = np.stack([answer["scores"] for answer in task.predict(TEXTS)])
     np.testing.assert_allclose(found["scores"], wanted, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", [".", "other/.."])
+def test_a_directory_without_a_name(name, tmp_path, monkeypatch):
+    (tmp_path / "model" / "other").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "model")
+    assert fallback_directory(Path(name)) == tmp_path / "model-float32"
 
 
 @pytest.mark.extended
