@@ -89,8 +89,9 @@ def export_tflite(
         The file.
 
     Raises:
-        ValueError: if an argument has an unsupported value; or, with ``"text"``, the tokenizer has
-            no TFLite kernels or the task's outputs contain words of the text.
+        ValueError: if an argument has an unsupported value, or the task does not compute in
+            float32; or, with ``"text"``, the tokenizer has no TFLite kernels or the task's outputs
+            contain words of the text.
         ExportError: if LiteRT lacks an operation, or the outputs differ from the task's.
         FileExistsError: if the file exists and is not a model in TFLite's format.
         OSError: if writing fails, for example because the disk is full; an existing file is kept.
@@ -250,6 +251,11 @@ def _check(task: Task, target: Path, inputs: str, quantize: str | None, length: 
         one_of("quantize", quantize, get_args(Quantization))
     if target.suffix != ".tflite":
         raise ValueError(f"{target} does not end in .tflite, which mobile APIs expect.")
+    if task.compute_dtype != "float32":
+        raise ValueError(
+            f"A .tflite computes in float32, this task in {task.compute_dtype}: save it, and load "
+            "it with Keras' dtype policy float32."
+        )
     if not 1 <= length <= task.max_length:
         raise ValueError(f"length must be from 1 to the task's {task.max_length}, got {length}.")
     specs = [*task.feature_specs.values(), task.packed_specs["padding_mask"]]

@@ -2,6 +2,7 @@
 
 import functools
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -286,6 +287,16 @@ def test_refused(kind, family, options, message, task_of, tmp_path):
     with pytest.raises(ValueError, match=message):
         task.export_tflite(tmp_path / "m.tflite", **options)
     assert not list(tmp_path.iterdir())
+
+
+def test_mixed_precision(tiny, tmp_path):
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        task = bf.TextClassifier.from_pretrained(tiny)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    with pytest.raises(ValueError, match="in float32, this task in bfloat16: save it, and load"):
+        task.export_tflite(tmp_path / "m.tflite")
 
 
 @pytest.mark.full
