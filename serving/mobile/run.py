@@ -4,7 +4,8 @@
     python serving/mobile/run.py MODEL.tflite --tokenizer DIRECTORY "a text" …
 
 The second form is for files that take ids; DIRECTORY has the tokenizer's files. The texts of an
-example with several texts are separated by tabs. The code shows what an app has to do.
+example with several texts are separated by tabs: text and pair, or query and document. The code
+shows what an app has to do.
 """
 
 from __future__ import annotations
@@ -35,9 +36,10 @@ def feed_of(inputs: dict[str, Any], tokenizer: str | None) -> Feed:
         ValueError: the file takes ids and there is no tokenizer.
     """
     if "ids" not in inputs:
+        # LiteRT sorts the inputs of a signature by name.
+        names = ["query", "document"] if "query" in inputs else sorted(inputs)
         return lambda texts: {
-            name: np.array([text.encode()], object)
-            for name, text in zip(inputs, texts, strict=True)
+            name: np.array([text.encode()], object) for name, text in zip(names, texts, strict=True)
         }
     if tokenizer is None:
         raise ValueError("This file takes ids and needs --tokenizer.")

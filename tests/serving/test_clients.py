@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from serving.clients import grpc_client, rest_client
+from serving.mobile import run
 
 CLIENTS = Path(rest_client.__file__).parent
 TEXTS = ["a fine film", "", "dull \U0001f642", "word " * 600]
@@ -141,3 +142,13 @@ def test_grpc_command(address):
 def _run(script, *arguments):
     command = [sys.executable, CLIENTS / script, *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+
+
+# Phones -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("names", [("query", "document"), ("text", "text_pair"), ("text",)])
+def test_texts_of_an_example_are_in_the_order_of_the_task(names):
+    feed = run.feed_of({name: {} for name in sorted(names)}, None)
+    inputs = feed([f"a {name}" for name in names])
+    assert inputs == {name: np.array([f"a {name}".encode()], object) for name in names}
