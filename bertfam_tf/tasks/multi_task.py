@@ -287,12 +287,10 @@ class MultiTask(TextLearner):
 
     def describe(self) -> dict[str, Any]:
         """The description that ``save`` and ``export`` store, sufficient to rebuild the tasks."""
-        tasks = {
-            name: {"task": type(task).__name__, "options": task.options.stored()}
-            for name, task in self.tasks.items()
-        }
-        shared = next(iter(self.tasks.values())).describe()
-        return {**shared, "task": type(self).__name__, "options": {}, "tasks": tasks}
+        tasks = {name: task.describe() for name, task in self.tasks.items()}
+        shared = {**next(iter(tasks.values())), "task": type(self).__name__, "options": {}}
+        own = {name: {key: x[key] for key in ("task", "options")} for name, x in tasks.items()}
+        return {**shared, "tasks": own}
 
     def save(self, directory: str | Path, overwrite: bool = True) -> None:
         """Writes all tasks into ``directory``, for ``bertfam_tf.load``; as ``Task.save``.
