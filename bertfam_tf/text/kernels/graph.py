@@ -72,11 +72,30 @@ def row_of_each(splits: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
     return tf.cumsum(tf.scatter_nd(inner[:, tf.newaxis], tf.ones_like(inner), [size + 1]))[:-1]
 
 
-def row_of_repeats(counts: tf.Tensor) -> tf.Tensor:
-    """Returns int64 [sum of counts], the row of each value, for rows of ``counts``, integer [n]."""
+def repeats(counts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Repeats rows.
+
+    Args:
+        counts: integer [n], how often to repeat each row.
+
+    Returns:
+        ``(rows, places, splits)``, int64: the row of each value, [sum of counts]; its place in the
+        row; and row splits, [n + 1].
+    """
     # ``tf.repeat`` makes a table as wide as the largest count.
     splits = tf.concat([[0], tf.cumsum(tf.cast(counts, tf.int64))], 0)
-    return row_of_each(splits, splits[-1])
+    rows = row_of_each(splits, splits[-1])
+    return rows, tf.range(splits[-1]) - tf.gather(splits, rows), splits
+
+
+def previous(values: tf.Tensor, first: Any) -> tf.Tensor:
+    """Returns [n], the value before each of ``values``, [n]; ``first`` for the first one."""
+    return tf.concat([[first], values], 0)[:-1]
+
+
+def following(values: tf.Tensor, last: Any) -> tf.Tensor:
+    """Returns [n], the value after each of ``values``, [n]; ``last`` for the last one."""
+    return tf.concat([values, [last]], 0)[1:]
 
 
 def substrings(text: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
@@ -183,6 +202,29 @@ def flags(positions: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
     return counts[:-1] > 0
 
 
+def reached(starts: tf.Tensor, next_nodes: tf.Tensor) -> tf.Tensor:
+    """Returns bool [n], which nodes are reached from some nodes.
+
+    Args:
+        starts: int64 [k], these nodes.
+        next_nodes: int64 [n], the node after each, ``n`` if none follows.
+    """
+    size = tf.size(next_nodes, tf.int64)
+    # After 2, 4, 8, … steps; the last node, ``size``, follows itself.
+    next_nodes = tf.concat([next_nodes, [size]], 0)
+
+    def doubled(used: tf.Tensor, next_nodes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        after = tf.boolean_mask(next_nodes, used)
+        return used | flags(after, size + 1), tf.gather(next_nodes, next_nodes)
+
+    used, _ = repeated(
+        lambda _, next_nodes: tf.reduce_any(next_nodes < size),
+        doubled,
+        (flags(starts, size + 1), next_nodes),
+    )
+    return used[:-1]
+
+
 def windows_equal(values: tf.Tensor, positions: tf.Tensor, patterns: np.ndarray) -> tf.Tensor:
     """Returns bool [k, p], whether each pattern occurs at each of the positions in a sequence.
 
@@ -261,13 +303,11 @@ def over_any_rank(text: TextLike, function: Any) -> tuple[Any, ...]:
         raise ValueError("text has no known rank, expected a scalar or string [batch].")
     if rank == 0:
         return tuple(rows.values for rows in function(text[tf.newaxis]))
-    if isinstance(text, tf.RaggedTensor):
-        outer = text
-        return tuple(outer.with_flat_values(rows) for rows in function(outer.flat_values))
     if rank == 1:
         return tuple(function(text))
-    outer = tf.RaggedTensor.from_tensor(text, ragged_rank=rank - 1)
-    return tuple(outer.with_flat_values(rows) for rows in function(outer.flat_values))
+    if not isinstance(text, tf.RaggedTensor):
+        text = tf.RaggedTensor.from_tensor(text, ragged_rank=rank - 1)
+    return tuple(text.with_flat_values(rows) for rows in function(text.flat_values))
 
 
 def _is_nested(text: Any) -> bool:

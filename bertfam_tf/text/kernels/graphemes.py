@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from bertfam_tf.text.kernels.charsmap import Rules
-from bertfam_tf.text.kernels.graph import row_of_repeats, unlikely
+from bertfam_tf.text.kernels.graph import following, previous, repeats, unlikely
 from bertfam_tf.text.kernels.normalization import Characters, Lookup
 from bertfam_tf.text.kernels.normalization_forms import running_maximum
 from bertfam_tf.text.kernels.unicode import CODEPOINTS, HANGUL, members, tables
@@ -78,7 +78,7 @@ class Graphemes(tf.Module):
     def _replaced(self, text: Characters) -> Characters:
         size = tf.size(text.codes, tf.int64)
         begin = tf.where(self._opens(text))[:, 0]
-        end = tf.concat([begin[1:], [size]], 0)[: tf.size(begin)]
+        end = following(begin, size)
         bytes_before = tf.concat([[0], tf.cumsum(text.widths())], 0)
         count = tf.gather(bytes_before, end) - tf.gather(bytes_before, begin)
         short = (end - begin > 1) & (count < _GRAPHEME_BYTES)
@@ -107,9 +107,7 @@ class Graphemes(tf.Module):
             begin[:, tf.newaxis],
             tf.cast(values.row_lengths(), tf.int64),
         )
-        after = tf.cumsum(counts)
-        which = row_of_repeats(counts)
-        inside = tf.range(tf.reduce_sum(counts)) - tf.gather(after - counts, which)
+        which, inside, splits = repeats(counts)
         part = tf.cast(tf.gather(parts, which), tf.int64)
         codes = tf.tensor_scatter_nd_update(
             tf.gather(text.codes, which), tf.where(part > 0), values.values
@@ -119,7 +117,7 @@ class Graphemes(tf.Module):
             codes,
             tf.gather(text.starts, place),
             tf.gather(text.ends, place),
-            tf.gather(tf.concat([[0], after], 0), text.splits),
+            tf.gather(splits, text.splits),
         )
 
     def _opens(self, text: Characters) -> tf.Tensor:
@@ -129,14 +127,13 @@ class Graphemes(tf.Module):
         grapheme with one is short.
         """
         bits, kind = self._bits, self._kinds(text.codes)
-        size = tf.size(kind)
 
         def has(which: tf.Tensor, *names: str) -> tf.Tensor:
             mask = sum(bits[name] for name in names)
             return tf.bitwise.bitwise_and(which, mask) > 0
 
-        before = tf.concat([[0], kind[:-1]], 0)[:size]
-        code_before = tf.concat([[0], text.codes[:-1]], 0)[:size]
+        before = previous(kind, 0)
+        code_before = previous(text.codes, 0)
         crlf = (code_before == ord("\r")) & (text.codes == ord("\n"))
         apart = has(before, "CONTROL") | has(kind, "CONTROL")
         joins = has(kind, "JOINED") | has(before, "PREFIX")
@@ -145,10 +142,10 @@ class Graphemes(tf.Module):
         joins |= has(before, "LVT", "T") & has(kind, "T")
         # A picture after a joiner whose row of signs follows a picture.
         row = text.opens_row()
-        place = tf.range(size)
+        place = tf.range(tf.size(kind))
         extends = has(kind, "JOINED") & ~row
         base = running_maximum(tf.where(extends, -1, place))
-        base_before = tf.concat([[0], base[:-1]], 0)[:size]
+        base_before = previous(base, 0)
         joins |= (
             has(kind, "PICTURE")
             & (code_before == _JOINER)
@@ -159,8 +156,8 @@ class Graphemes(tf.Module):
         base = running_maximum(tf.where(links, -1, place))
         linkers = tf.cumsum(tf.cast(has(kind, "LINKER"), tf.int32))
         since = linkers - tf.gather(linkers, base)
-        base_before = tf.concat([[0], base[:-1]], 0)[:size]
-        since_before = tf.concat([[0], since[:-1]], 0)[:size]
+        base_before = previous(base, 0)
+        since_before = previous(since, 0)
         joins |= (
             has(kind, "CONSONANT")
             & (since_before > 0)

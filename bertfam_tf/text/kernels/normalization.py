@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from bertfam_tf.text.kernels.character_map import CharacterMap
-from bertfam_tf.text.kernels.graph import Pieces, flags, row_of_each, row_of_repeats
+from bertfam_tf.text.kernels.graph import Pieces, flags, following, previous, repeats, row_of_each
 from bertfam_tf.text.kernels.unicode import CODEPOINTS, mask_of
 
 _PAGE = 256
@@ -131,18 +131,14 @@ class Replaced:
 
     def __call__(self, text: Characters) -> Characters:
         choice = self._choice(text.codes)
-        counts = tf.gather(self._lengths, choice)
-        end = tf.cumsum(counts)
-        size = tf.reduce_sum(counts)
-        which = row_of_repeats(counts)
-        inside = tf.range(size) - tf.gather(end - counts, which)
+        which, inside, splits = repeats(tf.gather(self._lengths, choice))
         chosen = tf.gather(choice, which)
         code = tf.gather(self._codes, tf.gather(self._begins, chosen) + inside)
         return Characters(
             tf.where(chosen == 0, tf.gather(text.codes, which), code),
             tf.gather(text.starts, which),
             tf.gather(text.ends, which),
-            tf.gather(tf.concat([[0], end], 0), text.splits),
+            tf.gather(splits, text.splits),
         )
 
 
@@ -162,10 +158,8 @@ class Spaces:
 
     def __call__(self, text: Characters) -> Characters:
         blank, opens = self._members(text.codes), text.opens_row()
-        size = tf.size(blank)
-        joins = tf.concat([blank[1:] & blank[:-1] & ~opens[1:], [False]], 0)[:size]
-        joined = joins | tf.concat([[False], joins], 0)[:size]
-        changed = joined | self._alone(text.codes)
+        joins = blank & following(blank & ~opens, False)
+        changed = joins | previous(joins, False) | self._alone(text.codes)
         return text._replace(codes=tf.where(changed, self._by, text.codes)).keep(~joins)
 
 
@@ -182,15 +176,14 @@ class Pairs:
 
     def __call__(self, text: Characters) -> Characters:
         same = text.codes == self._char
-        size = tf.size(same)
         begins = tf.where(~same | text.opens_row())[:, 0]
         run = tf.cumsum(tf.cast(~same | text.opens_row(), tf.int64)) - 1
         # The place in a run, counted from the character before it unless that is another text's.
         inside = tf.range(tf.size(same, tf.int64)) - tf.gather(begins, run)
         inside -= tf.cast(~tf.gather(same, tf.gather(begins, run)), tf.int64)
         second = same & (inside % 2 == 1)
-        first = tf.concat([second[1:], [False]], 0)[:size]
-        return text._replace(codes=tf.where(second, self._by, text.codes)).keep(~first)
+        codes = tf.where(second, self._by, text.codes)
+        return text._replace(codes=codes).keep(~following(second, False))
 
 
 class Stripped:
@@ -227,7 +220,7 @@ def original_offsets(pieces: Pieces, text: Characters) -> tuple[tf.Tensor, tf.Te
     """
     widths = text.widths()
     size = tf.size(widths, tf.int64)
-    character = tf.concat([row_of_repeats(widths), [size]], 0)
+    character = tf.concat([repeats(widths)[0], [size]], 0)
     before = tf.cast(tf.concat([[0], tf.cumsum(widths)], 0), tf.int64)
     rows = pieces.rows()
     base = tf.gather(before, tf.gather(text.splits, rows))

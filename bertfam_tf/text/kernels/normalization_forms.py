@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from bertfam_tf.text.kernels.graph import repeated, unlikely
+from bertfam_tf.text.kernels.graph import previous, repeated, unlikely
 from bertfam_tf.text.kernels.normalization import Characters, Lookup, Replaced
 from bertfam_tf.text.kernels.unicode import CODEPOINTS, HANGUL, classes, members, tables
 
@@ -96,8 +96,7 @@ class Normalized(tf.Module):
         # the place of the character, and the others are inserted after it.
         apart = self._apart(text._replace(starts=tf.range(tf.size(text.codes))))
         source = apart.starts
-        inserted = tf.cast(tf.concat([[False], source[1:] == source[:-1]], 0), tf.int32)
-        inserted = inserted[: tf.size(source)]
+        inserted = tf.cast(source == previous(source, -1), tf.int32)
         order = self._order(apart)
         codes, classes_, change = (
             tf.gather(part, order) for part in (apart.codes, self._class(apart.codes), inserted)
@@ -127,12 +126,11 @@ class Normalized(tf.Module):
         """Composes ordered characters; returns their codes, changes and rows."""
 
         def candidates(codes: tf.Tensor, kinds: tf.Tensor, rows: tf.Tensor) -> Any:
-            size = tf.size(codes)
-            place = tf.range(size)
+            place = tf.range(tf.size(codes))
             starter = tf.where(kinds == 0, place, -1)
             last = running_maximum(starter)
-            last = tf.concat([[-1], last[:-1]], 0)[:size]  # the last starter before each
-            before = tf.concat([[0], kinds[:-1]], 0)[:size]
+            last = previous(last, -1)  # the last starter before each
+            before = previous(kinds, 0)
             # The marks between are in order, so only the last of them can be in the way.
             close = (last == place - 1) | ((before < kinds) & (kinds > 0))
             at = tf.maximum(last, 0)
@@ -143,8 +141,7 @@ class Normalized(tf.Module):
             to = tf.gather(at, second)
             # Each starter takes the first of its candidates. Marks before that stay: in Unicode,
             # none of them is composed with the result if not with the starter.
-            first = tf.concat([[True], to[1:] != to[:-1]], 0)[: tf.size(to)]
-            second = tf.boolean_mask(second, first)
+            second = tf.boolean_mask(second, to != previous(to, -1))
             return second, tf.gather(at, second), tf.gather(composed, second)
 
         def body(*state: tf.Tensor) -> Any:

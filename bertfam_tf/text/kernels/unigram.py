@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from bertfam_tf.text.kernels.graph import repeated, row_of_each, substrings
+from bertfam_tf.text.kernels.graph import reached, repeated, row_of_each, substrings
 
 _UNKNOWN_PENALTY = 10.0
 _LONGEST = 256
@@ -85,7 +85,8 @@ class Unigram(tf.Module):
         ids = self._candidates(text, widths, inside)
         choice = self._search(ids, lengths, splits)
         length = tf.gather(self._lengths, choice)
-        used = _reached(ends - 1, tf.range(size) - length, inside + 1 <= length)
+        is_first = inside + 1 <= length
+        used = reached(ends - 1, tf.where(is_first, size, tf.range(size) - length))
         last = tf.where(used)[:, 0]
         piece = tf.gather_nd(ids, tf.stack([last, tf.gather(choice, last)], 1))
         known = piece != self._unknown
@@ -172,27 +173,3 @@ class Unigram(tf.Module):
         before = tf.cumsum(active, exclusive=True)
         at = tf.gather(before, inside) + tf.cast(tf.gather(rank, word), tf.int64)
         return tf.cast(tf.gather(chosen.concat(), at), tf.int64)
-
-
-def _reached(starts: tf.Tensor, following: tf.Tensor, is_last: tf.Tensor) -> tf.Tensor:
-    """Returns bool [n], which nodes are reached from some nodes.
-
-    Args:
-        starts: int64 [k], these nodes.
-        following: int64 [n], the node after each.
-        is_last: bool [n], whether none follows.
-    """
-    size = tf.size(following, tf.int64)
-    # After 2, 4, 8, … steps; the last node, ``size``, follows itself.
-    following = tf.concat([tf.where(is_last, size, following), [size]], 0)
-    used = tf.scatter_nd(starts[:, tf.newaxis], tf.ones_like(starts, tf.int32), [size + 1]) > 0
-
-    def doubled(used: tf.Tensor, following: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        after = tf.boolean_mask(following, used)[:, tf.newaxis]
-        reached = tf.scatter_nd(after, tf.ones_like(after[:, 0], tf.int32), [size + 1]) > 0
-        return used | reached, tf.gather(following, following)
-
-    used, _ = repeated(
-        lambda used, following: tf.reduce_any(following < size), doubled, (used, following)
-    )
-    return used[:-1]

@@ -12,8 +12,10 @@ import tensorflow as tf
 from bertfam_tf.text.kernels.graph import (
     Pieces,
     flags,
+    following,
     padded,
-    repeated,
+    previous,
+    reached,
     row_of_each,
     windows_equal,
 )
@@ -63,9 +65,7 @@ class SpecialTokenMatcher:
         # TFLite compares bytes as quantized numbers, and rejects those without a scale.
         data = tf.cast(data, tf.int32)
         if self._openings is not None:
-            opens = tf.gather(
-                self._openings, data * 256 + tf.concat([data[1:], [0]], 0)[: tf.size(data)]
-            )
+            opens = tf.gather(self._openings, data * 256 + following(data, 0))
         else:
             opens = data == self.first_bytes[0]
             for byte in self.first_bytes[1:]:
@@ -103,13 +103,15 @@ class SpecialTokenMatcher:
         which, first = tf.gather(which, hit), tf.gather(at, hit)
         end = first + tf.gather(self.byte_counts, which)
         if self._overlap:
-            kept = _without_overlaps(first, end)
+            # From left to right, those that begin after the end of the last one that is kept.
+            after = tf.searchsorted(first, end, out_type=tf.int64)
+            kept = reached(tf.zeros([1], tf.int64), after)
             which, first, end = (tf.boolean_mask(tensor, kept) for tensor in (which, first, end))
 
         # Segments (special tokens and the text between them) tile the bytes of all texts.
         cuts = flags(tf.concat([raw.row_splits, first, end], 0), size)
         start = tf.where(cuts)[:, 0]  # [segments]
-        end = tf.concat([start[1:], [size]], 0)[: tf.size(start)]
+        end = following(start, size)
         before = tf.concat([[0], tf.cumsum(tf.cast(cuts, tf.int64))], 0)
         splits = tf.gather(before, raw.row_splits)
         token_at_byte = tf.tensor_scatter_nd_update(
@@ -164,39 +166,12 @@ def _include_spaces(
 
     All arguments have one value per segment, [n]; returns the texts, starts and ends of segments.
     """
-    same_row = row[1:] == row[:-1]
-    strip = tf.concat([lstrip[1:] & same_row & ~is_token[:-1], [False]], 0)[: tf.size(row)]
+    strip = following(lstrip, False) & (following(row, -1) == row) & ~is_token
     stripped = tf.strings.regex_replace(segments, r"[\s\x{0B}\x{85}\pZ]+$", "")
     segments = tf.where(strip, stripped, segments)
     end = tf.where(strip, start + tf.cast(tf.strings.length(segments), tf.int64), end)
-    before = tf.concat([[False], strip[:-1]], 0)[: tf.size(row)]
-    start = tf.where(before, tf.concat([[0], end[:-1]], 0)[: tf.size(row)], start)
+    start = tf.where(previous(strip, False), previous(end, 0), start)
     return segments, start, end
-
-
-def _without_overlaps(first: tf.Tensor, end: tf.Tensor) -> tf.Tensor:
-    """Returns bool [k], which matches are used: from left to right, those that begin after the end
-    of the last one that is used.
-
-    Args:
-        first, end: int64 [k], in ascending order of ``first``.
-    """
-    count = tf.size(first, tf.int64)
-    # The match that follows each one, ``count`` after the last; doubled, the one after 2, 4, 8, ….
-    following = tf.concat([tf.searchsorted(first, end, out_type=tf.int64), [count]], 0)
-    used = tf.range(count + 1) == 0
-
-    def doubled(used: tf.Tensor, following: tf.Tensor, step: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        after = tf.boolean_mask(following, used)[:, tf.newaxis]
-        reached = tf.scatter_nd(after, tf.ones_like(after[:, 0], tf.int32), [count + 1]) > 0
-        return used | reached, tf.gather(following, following), step * 2
-
-    used, _, _ = repeated(
-        lambda used, following, step: step <= count,
-        doubled,
-        (used, following, tf.constant(1, tf.int64)),
-    )
-    return used[:-1]
 
 
 def tokens_in_text(special: SpecialTokens, ids: Mapping[str, int]) -> list[str]:

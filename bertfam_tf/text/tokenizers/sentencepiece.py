@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from bertfam_tf import files, parsing
 from bertfam_tf.text.kernels.charsmap import is_digit, preparation
-from bertfam_tf.text.kernels.graph import Pieces, flags, unlikely
+from bertfam_tf.text.kernels.graph import Pieces, flags, following, previous, unlikely
 from bertfam_tf.text.kernels.internals import bytes_of
 from bertfam_tf.text.special_tokens import CLS_A_SEP, NO_SPECIAL_TOKENS, Layout, SpecialTokens
 from bertfam_tf.text.tokenizers.base import Tokenizer
@@ -37,7 +37,7 @@ from bertfam_tf.text.tokenizers.sentencepiece_model import (
     fairseq_vocabulary,
     parse_model,
 )
-from bertfam_tf.text.tokenizers.sentencepiece_offsets import PieceLocator, shifted
+from bertfam_tf.text.tokenizers.sentencepiece_offsets import PieceLocator
 from bertfam_tf.text.tokenizers.sentencepiece_pieces import Replacements, Surface
 
 _MODEL_FILE, _FAIRSEQ_FILE = "spiece.model", "sentencepiece.bpe.model"
@@ -295,12 +295,11 @@ class SentencePieceTokenizer(Tokenizer):
         unknown = (pieces.ids == self.unk_id) | (pieces.ids >= self.vocab_size)
         pieces = pieces._replace(ids=tf.where(unknown, self.unk_id, pieces.ids))
         size = tf.size(pieces.ids, tf.int64)
-        opens = ~(unknown & shifted(unknown[:-1], size)) | flags(pieces.splits, size)
+        opens = ~(unknown & previous(unknown, False)) | flags(pieces.splits, size)
         joined = pieces.keep(opens)
         if pieces.ends is None:
             return joined
-        closes = tf.concat([opens[1:], [True]], 0)[:size]
-        return joined._replace(ends=tf.boolean_mask(pieces.ends, closes))
+        return joined._replace(ends=tf.boolean_mask(pieces.ends, following(opens, True)))
 
     def _make_matcher(self) -> SpecialTokenMatcher | None:
         exact = super()._make_matcher()

@@ -16,7 +16,9 @@ import tensorflow as tf
 from bertfam_tf.text.kernels.graph import (
     Pieces,
     flags,
+    following,
     original_spans,
+    previous,
     row_of_each,
     unlikely,
     utf8_width,
@@ -167,13 +169,13 @@ class PieceLocator(tf.Module):
             # Each row of offsets has one more entry, for the end.
             place = tf.cast(at, tf.int64) + rows
             start = tf.cast(gather_padded(source.values, place), tf.int32)
-            following = tf.cast(gather_padded(source.values, place + 1), tf.int32)
+            after = tf.cast(gather_padded(source.values, place + 1), tf.int32)
             place = tf.gather(raw.row_splits, rows) + tf.cast(start, tf.int64)
             byte = tf.cast(gather_padded(raw.values, place), tf.int32)
             end = start + utf8_width(byte)
             # An invalid UTF-8 sequence may be shorter than its first byte indicates.
-            cut = (following > start) & (gather_padded(data, at) != byte)
-            return start, tf.where(cut, tf.minimum(end, following), end)
+            cut = (after > start) & (gather_padded(data, at) != byte)
+            return start, tf.where(cut, tf.minimum(end, after), end)
 
         seen = data != ord(" ")
         opening = tf.where(seen)[:, 0]
@@ -184,8 +186,7 @@ class PieceLocator(tf.Module):
             opening = tf.where(first)[:, 0]
             count = tf.cumsum(tf.cast(continues, tf.int64))
             before = tf.gather(count, opening)
-            after = tf.concat([before[1:], count[-1:]], 0)[: tf.size(opening)]
-            return first, opening, opening + after - before
+            return first, opening, opening + following(before, count[-1]) - before
 
         values = unlikely(self._may_have_groups(data), grouped, [seen, opening, opening], [])
         seen, opening, closing = values
@@ -209,13 +210,13 @@ class PieceLocator(tf.Module):
         if self._unify_quotes:
             at = tf.gather(source.values, tf.range(size) + row_of_each(splits, size))
             pair = _equal_quotes(data) & (at[1:] == at[:-1] + 1)
-            second = _second_of_pairs(shifted(pair, size) & ~opens_row)
-            paired = second | tf.concat([second[1:], [False]], 0)[:size]
+            second = _second_of_pairs(tf.concat([[False], pair], 0)[:size] & ~opens_row)
+            paired = second | following(second, False)
             for mark in self._unknown_marks:
                 unknown |= (data == mark) & ~paired
             if self._pair_is_unknown:
                 unknown |= paired
-        return (unknown & shifted(unknown[:-1], size) & ~opens_row) | second
+        return (unknown & previous(unknown, False) & ~opens_row) | second
 
     def _character_units(self, prepared: tf.Tensor) -> _Units:
         """Returns the characters of the normalized texts, adjacent unknown ones as one unit."""
@@ -238,11 +239,6 @@ def gather_padded(values: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
     last = tf.maximum(tf.size(values, places.dtype) - 1, 0)
     values = tf.concat([values, tf.zeros([1], values.dtype)], 0)
     return tf.gather(values, tf.minimum(places, last))
-
-
-def shifted(values: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
-    """Returns bool [size]: false, then the values."""
-    return tf.concat([[False], values], 0)[:size]
 
 
 def _equal_quotes(data: tf.Tensor) -> tf.Tensor:

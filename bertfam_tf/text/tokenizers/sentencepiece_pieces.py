@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from bertfam_tf.text.kernels.graph import Pieces, flags
+from bertfam_tf.text.kernels.graph import Pieces, repeats
 from bertfam_tf.text.tokenizers.sentencepiece_model import CONTROL, FOUND, SPACE, UNKNOWN
 
 _UNKNOWN_TEXT = " ⁇ "
@@ -84,16 +84,11 @@ class Replacements:
         A part covers its own bytes if the replaced piece covers exactly its number of bytes,
         otherwise all bytes of that piece.
         """
-        counts = tf.gather(self._counts, pieces.ids)
-        end = tf.cumsum(counts)
-        size = tf.reduce_sum(counts)
-        begins = end - counts
-        which = tf.cumsum(tf.cast(flags(begins, size), tf.int64)) - 1  # [parts], of ``pieces``
+        which, inside, splits = repeats(tf.gather(self._counts, pieces.ids))  # [parts]
         old = tf.gather(pieces.ids, which)
-        place = tf.gather(tf.cast(self._begins, np.int64), old) + tf.range(size)
-        place -= tf.gather(begins, which)
+        place = tf.gather(self._begins, old) + inside
         ids = tf.gather(self._ids, place)
-        splits = tf.gather(tf.concat([[0], end], 0), pieces.splits)
+        splits = tf.gather(splits, pieces.splits)
         if pieces.starts is None or pieces.ends is None:
             return Pieces(ids, None, None, splits)
         start, end = tf.gather(pieces.starts, which), tf.gather(pieces.ends, which)

@@ -19,7 +19,15 @@ import tensorflow as tf
 from bertfam_tf.names import truncated_repr
 from bertfam_tf.text.files import JSON_FILE, write_json
 from bertfam_tf.text.kernels.charsmap import Rules
-from bertfam_tf.text.kernels.graph import Pieces, row_of_repeats, substrings, unlikely
+from bertfam_tf.text.kernels.graph import (
+    Pieces,
+    flags,
+    following,
+    previous,
+    repeats,
+    substrings,
+    unlikely,
+)
 from bertfam_tf.text.kernels.graphemes import Graphemes
 from bertfam_tf.text.kernels.normalization import (
     SPACES,
@@ -182,26 +190,24 @@ class UnigramTokenizer(Tokenizer):
         opens = text.opens_row()
         if options["split_spaces"]:
             blank = self._is_space(text.codes)
-            begins = opens | tf.concat([[True], blank[:-1]], 0)[: tf.size(blank)]
+            begins = opens | previous(blank, True)
             text, opens = text.keep(~blank), tf.boolean_mask(begins, ~blank)
         else:
             text = text._replace(codes=tf.where(text.codes == 0x20, ord(_SPACE), text.codes))
         if options["prefix"]:
             added = opens & (text.codes != ord(_SPACE))
-            which = row_of_repeats(tf.where(added, 2, 1))
-            first = tf.concat([[True], which[1:] != which[:-1]], 0)[: tf.size(which)]
+            which, inside, splits = repeats(tf.where(added, 2, 1))
             codes, starts, ends, before = (tf.gather(part, which) for part in (*text[:3], added))
-            codes = tf.where(first & before, ord(_SPACE), codes)
-            more = tf.concat([[0], tf.cumsum(tf.cast(added, tf.int64))], 0)
-            splits = text.splits + tf.gather(more, text.splits)
-            text, opens = Characters(codes, starts, ends, splits), tf.gather(opens, which) & first
+            codes = tf.where((inside == 0) & before, ord(_SPACE), codes)
+            text = Characters(codes, starts, ends, tf.gather(splits, text.splits))
+            opens = tf.gather(opens, which) & (inside == 0)
         if options["split_words"]:
             opens |= text.codes == ord(_SPACE)
 
         # Each distinct word is segmented once.
         size = tf.size(text.codes, tf.int64)
         begin = tf.where(opens)[:, 0]
-        end = tf.concat([begin[1:], [size]], 0)[: tf.size(begin)]
+        end = following(begin, size)
         bytes_before = tf.concat([[0], tf.cumsum(tf.cast(text.widths(), tf.int64))], 0)
         whole = tf.strings.unicode_encode(text.codes, "UTF-8")
         words = substrings(whole, tf.gather(bytes_before, begin), tf.gather(bytes_before, end))
@@ -235,10 +241,9 @@ class UnigramTokenizer(Tokenizer):
             The ids, first and last characters, and words of pieces.
         """
         unknown = segments.ids == self.unk_id
-        same = unknown[1:] & unknown[:-1] & (segments.word[1:] == segments.word[:-1])
-        size = tf.size(unknown)
-        opens = tf.concat([[True], ~same], 0)[:size]
-        closes = tf.concat([~same, [True]], 0)[:size]
+        before = (previous(unknown, False), previous(segments.word, -1))
+        opens = ~(unknown & before[0] & (segments.word == before[1]))
+        closes = following(opens, True)
         first, last = tf.boolean_mask(segments.first, opens), tf.boolean_mask(segments.last, closes)
         ids, word = (tf.boolean_mask(part, opens) for part in (segments.ids, segments.word))
         if self._bytes is None:
@@ -249,21 +254,17 @@ class UnigramTokenizer(Tokenizer):
         widths = Characters(codes, codes, codes, codes).widths()
         before = tf.concat([[0], tf.cumsum(widths)], 0)
         start, end = tf.gather(before, first), tf.gather(before, last + 1)
-        counts = tf.where(spelled, end - start, 1)
-        which = row_of_repeats(counts)
-        inside = tf.range(tf.reduce_sum(counts)) - tf.gather(tf.cumsum(counts) - counts, which)
+        which, inside, _ = repeats(tf.where(spelled, end - start, 1))
         data = tf.io.decode_raw(tf.strings.unicode_encode(codes, "UTF-8"), tf.uint8)
         data = tf.concat([tf.cast(data, tf.int32), [0]], 0)
-        byte = tf.gather(data, tf.gather(start, which) + inside)
+        byte = tf.gather(data, tf.gather(start, which) + tf.cast(inside, start.dtype))
         ids, first, last, word, spelled = (
             tf.gather(part, which) for part in (ids, first, last, word, spelled)
         )
         return tf.where(spelled, tf.gather(self._bytes, byte), ids), first, last, word
 
     def _join(self, ids: tf.RaggedTensor) -> tf.Tensor:
-        size = tf.size(ids.values, tf.int64)
-        begins = tf.cast(ids.row_splits, tf.int64)
-        first = tf.scatter_nd(begins[:, tf.newaxis], tf.ones_like(begins), [size + 1])[:-1] > 0
+        first = flags(ids.row_splits, tf.size(ids.values, ids.row_splits.dtype))
         shown = tf.where(
             first, tf.gather(self._shown_first, ids.values), tf.gather(self._shown, ids.values)
         )

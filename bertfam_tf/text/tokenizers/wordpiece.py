@@ -28,6 +28,7 @@ from bertfam_tf.text.kernels.graph import (
     Pieces,
     flags,
     original_spans,
+    following,
     padded,
     unlikely,
     windows_equal,
@@ -258,7 +259,7 @@ class WordPieceTokenizer(Tokenizer):
         word = tf.cumsum(tf.cast(opens, tf.int64)) - 1
         first = tf.where(opens)[:, 0]  # [words]
         start = tf.gather(pieces.starts, first)
-        end = tf.gather(pieces.ends, tf.concat([first[1:], [size]], 0)[: tf.size(first)] - 1)
+        end = tf.gather(pieces.ends, following(first, size) - 1)
         split = bytes_of(normalized)
         byte = tf.cast(split.values, tf.int32)
         count = tf.cumsum(tf.cast((byte < 0x80) | (byte >= 0xC0), tf.int32))
