@@ -7,7 +7,7 @@ import functools
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,25 +28,6 @@ def read_lines(path: Path) -> list[str]:
     if lines[-1] == "":
         lines.pop()
     return [line.removesuffix("\r") for line in lines]
-
-
-def stream_lines(path: Path) -> Iterator[str]:
-    """Yields the lines of a UTF-8 file without their ends, or raises ValueError.
-
-    A file that is compressed by gzip is decompressed as it is read.
-    """
-    with parsing.open_binary(path) as file:
-        for number, data in enumerate(file, 1):
-            try:
-                line = data.decode("utf-8")
-            except UnicodeDecodeError as error:
-                raise ValueError(
-                    f"{path}: line {number} contains the byte 0x{data[error.start]:02x}, "
-                    "expected UTF-8."
-                ) from error
-            if number == 1:
-                line = line.removeprefix("\ufeff")
-            yield line.removesuffix("\n").removesuffix("\r")
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -166,9 +147,9 @@ def write_merges(
 ) -> None:
     """Writes ``vocab.json``, and ``merges.txt`` with the lines of ``header`` first."""
     vocabulary = json.dumps(ids, ensure_ascii=False) + "\n"
-    write_text(directory / VOCABULARY_JSON, vocabulary)
+    files.write(directory / VOCABULARY_JSON, vocabulary)
     lines = [*header, *(f"{left} {right}" for left, right in merges)]
-    write_text(directory / MERGES_FILE, "".join(f"{line}\n" for line in lines))
+    files.write(directory / MERGES_FILE, "".join(f"{line}\n" for line in lines))
 
 
 Load = TypeVar("Load", bound=Callable[..., Any])
@@ -193,14 +174,9 @@ def errors_name_files(load: Load) -> Load:
     return wrapper  # type: ignore[return-value]
 
 
-def write_text(path: Path, text: str) -> None:
-    """Writes UTF-8 atomically, with the line ends of ``text``."""
-    files.write(path, text)
-
-
 def write_json(path: Path, content: Any) -> None:
     """Writes a JSON object, indented, in UTF-8."""
-    write_text(path, json.dumps(content, ensure_ascii=False, indent=2) + "\n")
+    files.write(path, json.dumps(content, ensure_ascii=False, indent=2) + "\n")
 
 
 def token_text(token: Any, path: Path) -> str:

@@ -21,8 +21,7 @@ from typing import Any
 import numpy as np
 
 from bertfam_tf.files import atomic, check_new
-from bertfam_tf.parsing import is_compressed
-from bertfam_tf.text.files import stream_lines
+from bertfam_tf.parsing import byte_lines, is_compressed, not_utf8
 from bertfam_tf.text.kernels import unicode
 from bertfam_tf.text.special_tokens import ROLES
 from bertfam_tf.text.tokenizers.base import Tokenizer
@@ -106,10 +105,13 @@ def _lines(files: Sequence[Path]) -> Iterator[str]:
     read, shown, empty = 0, 0, True
     step = max(total // 10, 1_000_000)
     for file in files:
-        for line in stream_lines(file):
+        for number, data in enumerate(byte_lines(file), 1):
+            if problem := not_utf8(f"{file}: line {number}", data):
+                raise ValueError(problem)
+            line = data.decode("utf-8").removesuffix("\n").removesuffix("\r")
             yield line
             empty = empty and not line.strip()
-            read += len(line.encode("utf-8")) + 1
+            read += len(data)
             if read >= shown + step:
                 shown = read
                 _LOG.info("read %.1f%s MB", read / 1e6, of_total)

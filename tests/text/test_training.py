@@ -175,7 +175,12 @@ def test_errors(corpus, tmp_path, arguments, error, message):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"a walk\nb\xff\n", "bad.txt: line 2 contains the byte 0xff, expected UTF-8."),
+        (
+            b"a walk\nb\xff\n",
+            "bad.txt: line 2 is not UTF-8: the byte 0xff after 'b'. Convert the file, such as with "
+            "iconv -f WINDOWS-1252 -t UTF-8.",
+        ),
+        (b"PAR1 a walk\n", "bad.txt is a Parquet file, expected text in UTF-8."),
         (b" \n\n", "there are no words in the input"),
     ],
 )

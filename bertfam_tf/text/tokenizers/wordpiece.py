@@ -20,9 +20,10 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text as tf_text
 
+from bertfam_tf import files
 from bertfam_tf.names import truncated_repr
 from bertfam_tf.text import tokenizer_json
-from bertfam_tf.text.files import JSON_FILE, read_lines, write_text
+from bertfam_tf.text.files import JSON_FILE, read_lines
 from bertfam_tf.text.kernels.character_map import CharacterMap, separate_words
 from bertfam_tf.text.kernels.graph import (
     Pieces,
@@ -168,7 +169,9 @@ class WordPieceTokenizer(Tokenizer):
     # Files.
 
     def _write_files(self, directory: Path) -> dict[str, Any]:
-        write_text(directory / _VOCABULARY_FILE, "".join(f"{piece}\n" for piece in self.vocabulary))
+        files.write(
+            directory / _VOCABULARY_FILE, "".join(f"{piece}\n" for piece in self.vocabulary)
+        )
         options = self._state.options
         return {theirs: options[ours] for theirs, ours in self._config_keys.items()}
 

@@ -16,10 +16,10 @@ from typing import Any, Self
 import tensorflow as tf
 import tensorflow_text as tf_text
 
-from bertfam_tf import parsing
+from bertfam_tf import files, parsing
 from bertfam_tf.names import truncated, truncated_repr
 from bertfam_tf.text import pickles
-from bertfam_tf.text.files import JSON_FILE, MODEL_CONFIG_FILE, read_json, read_lines, write_text
+from bertfam_tf.text.files import JSON_FILE, MODEL_CONFIG_FILE, read_json, read_lines
 from bertfam_tf.text.kernels import unicode
 from bertfam_tf.text.kernels.character_map import CharacterMap
 from bertfam_tf.text.kernels.graph import Pieces, row_of_each, word_edges
@@ -177,7 +177,7 @@ class WordTokenizer(Tokenizer):
         if self.counts is not None:
             pairs = zip(lines, self.counts, strict=True)
             lines = [f"{word}\t{count}" for word, count in pairs]
-        write_text(directory / _VOCABULARY_FILE, "".join(f"{line}\n" for line in lines))
+        files.write(directory / _VOCABULARY_FILE, "".join(f"{line}\n" for line in lines))
         options = self._state.options
         return {name: options[name] for name in ("lower_case", "add_eos", "fast", "cutoffs")}
 
