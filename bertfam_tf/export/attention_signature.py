@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from bertfam_tf.tasks.components import Signature, Tensors
+from bertfam_tf.validation import in_range
 
 
 def attention_signature(task: Any, max_tokens: int) -> Signature:
@@ -31,8 +32,7 @@ def attention_signature(task: Any, max_tokens: int) -> Signature:
         raise ValueError(f"Examples of {type(task).__name__} are several rows of tokens, not one.")
     if "attention_scores" not in backbone.output:
         raise ValueError(f"The {backbone.family} backbone has no attention.")
-    if max_tokens < 1:
-        raise ValueError(f"attention must be at least 1 token, got {max_tokens}.")
+    in_range("attention", max_tokens, at_least=1, integer=True)
     tokenizer, output = task.tokenizer, "attention_probabilities"
     names = [tokenizer.id_to_token(i) for i in range(tokenizer.vocab_size)]
 

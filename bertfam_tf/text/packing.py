@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 import tensorflow as tf
 
 from bertfam_tf.text.special_tokens import TEXTS, Layout
+from bertfam_tf.validation import one_of
 
 Truncation: TypeAlias = Literal["longest_first", "only_first", "only_second"]
 Padding: TypeAlias = Literal["longest", "max_length"] | Sequence[int]
@@ -209,10 +210,7 @@ class Packer:
             raise ValueError(
                 f"max_length {max_length} is too small; a pair needs {len(layout.pair)} tokens."
             )
-        if truncation not in get_args(Truncation):
-            raise ValueError(
-                f"truncation must be one of {', '.join(get_args(Truncation))}, got {truncation!r}."
-            )
+        one_of("truncation", truncation, get_args(Truncation))
         self.frame = Frame(layout, ids, widths_of(padding, max_length))
         self.max_length = max_length
         self.truncation = truncation

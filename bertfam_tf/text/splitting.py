@@ -11,6 +11,7 @@ from bertfam_tf.text.kernels import unicode
 from bertfam_tf.text.kernels.character_map import CharacterMap
 from bertfam_tf.text.kernels.graph import text_begins, word_edges
 from bertfam_tf.text.kernels.internals import parts_of
+from bertfam_tf.validation import one_of
 
 # Replaces each punctuation mark, in a copy of the text that is only used to compute offsets.
 _MARK = 0x01
@@ -51,8 +52,7 @@ class WordSplitter(tf.Module):
 
     def __init__(self, split: Split = "spaces"):
         super().__init__(name="word_splitter")
-        if split not in get_args(Split):
-            raise ValueError(f"split must be one of {', '.join(get_args(Split))}, got {split!r}.")
+        one_of("split", split, get_args(Split))
         self.split = split
         with tf.init_scope():
             self._marker = _marker(split == "punctuation")

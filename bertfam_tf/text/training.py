@@ -25,6 +25,7 @@ from bertfam_tf.parsing import byte_lines, is_compressed, not_utf8
 from bertfam_tf.text.kernels import unicode
 from bertfam_tf.text.special_tokens import ROLES
 from bertfam_tf.text.tokenizers.base import Tokenizer
+from bertfam_tf.validation import one_of
 
 _LOG = logging.getLogger(__name__)
 _EXTRA = "vocabulary"
@@ -72,8 +73,7 @@ def train_vocabulary(
         ValueError: if an argument is invalid, a file is not UTF-8, the text is empty, ``size`` is
             too small, or the trainer's package is not installed.
     """
-    if kind not in KINDS:
-        raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}.")
+    one_of("kind", kind, KINDS)
     if size is None and kind != "words":
         raise ValueError(f"a vocabulary of kind {kind!r} needs a size.")
     paths = [Path(file) for file in files]

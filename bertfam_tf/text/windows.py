@@ -10,6 +10,7 @@ import tensorflow as tf
 from bertfam_tf.text.kernels.graph import row_of_each
 from bertfam_tf.text.packing import Filled, Frame, Padding, starts_and_counts, widths_of
 from bertfam_tf.text.special_tokens import Layout
+from bertfam_tf.validation import in_range
 
 
 class Windows:
@@ -45,13 +46,11 @@ class Windows:
         max_question: int | None = None,
         padding: Padding = "longest",
     ) -> None:
+        in_range("stride", stride, at_least=0, integer=True)
         spare = max_length - layout.special_count(2) - stride
         if max_question is None:
             max_question = max(spare, 0) // 2
-        if stride < 0 or max_question < 0:
-            raise ValueError(
-                f"stride and max_question must be at least 0, got {stride} and {max_question}."
-            )
+        in_range("max_question", max_question, at_least=0, integer=True)
         if spare <= max_question:
             raise ValueError(
                 "max_length must be above stride + max_question + the "

@@ -63,8 +63,9 @@ def test_padding_does_not_matter(family, tiny):
 
 def test_refused(tiny):
     task = bf.TextClassifier.from_pretrained(tiny)
-    with pytest.raises(ValueError, match="at least 1 token, got 0"):
-        task.signatures(attention=0)
+    for tokens, message in ((0, "at least 1, got 0"), ("8", "an integer, got '8'")):
+        with pytest.raises(ValueError, match=f"attention must be {message}"):
+            task.signatures(attention=tokens)
     qa = bf.SpanQA(task.backbone, task.tokenizer, max_length=20, stride=4)
     with pytest.raises(ValueError, match="SpanQA are several rows"):
         qa.signatures(attention=8)

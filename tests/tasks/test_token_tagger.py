@@ -478,7 +478,7 @@ def test_errors_of_fit(tagger):
         ({"tags": ["O", "O"]}, "labels must be at least two"),
         ({"tags": ["O", "B PER"]}, "The tag 'B PER' is empty or contains white space"),
         ({"tags": ["O", ""]}, "The tag '' is empty"),
-        ({"tags": TAGS, "split": "words"}, "split must be one of spaces, punctuation"),
+        ({"tags": TAGS, "split": "words"}, "split must be spaces or punctuation"),
         ({"tags": TAGS, "stride": 30}, "each window advances"),
         ({}, "has no tokens head; pass tags"),
     ],

@@ -268,7 +268,7 @@ def test_moses_keeps_full_stops_before_small_letters_and_numbers():
 def test_unknown_language():
     with pytest.raises(ValueError, match="language must be one of ar, bg, cs, de"):
         BPETokenizer(["<unk>", "a" + END], [], splitter="moses", language="tlh")
-    with pytest.raises(ValueError, match="splitter must be one of bert, moses"):
+    with pytest.raises(ValueError, match="splitter must be bert or moses"):
         BPETokenizer(["<unk>", "a" + END], [], splitter="spacy")
     assert {"ar", "bg", "de", "el", "en", "es", "fr", "hi", "ru", "sw", "th", "tr", "ur", "vi",
             "zh"} <= set(LANGUAGES)  # fmt: skip

@@ -134,7 +134,7 @@ def test_files(tmp_path):
     [
         ({"max_characters": 2}, "max_characters must be an integer from 3 to 256, got 2"),
         ({"max_characters": True}, "max_characters must be an integer from 3 to 256, got True"),
-        ({"split": "words"}, "split must be one of spaces, punctuation, got 'words'"),
+        ({"split": "words"}, "split must be spaces or punctuation, got 'words'"),
         ({"special_tokens": SpecialTokens(bos_token="<S>")}, "special_tokens_in_text=False"),
     ],
 )

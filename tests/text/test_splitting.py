@@ -80,7 +80,7 @@ def test_an_empty_batch(splitter):
 
 
 def test_an_unknown_split():
-    with pytest.raises(ValueError, match="split must be one of spaces, punctuation, got 'words'"):
+    with pytest.raises(ValueError, match="split must be spaces or punctuation, got 'words'"):
         WordSplitter("words")
 
 

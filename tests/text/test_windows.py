@@ -191,7 +191,8 @@ def test_a_long_document_in_one_call():
     [
         ((13, 10), "max_length must be above .* got max_length=13, stride=10, max_question=0"),
         ((13, 4, 6), "got max_length=13, stride=4, max_question=6"),
-        ((13, -1), "stride and max_question must be at least 0, got -1 and 5"),
+        ((13, -1), "stride must be at least 0, got -1"),
+        ((13, "4"), "stride must be an integer, got '4'"),
     ],
 )
 def test_windows_that_cannot_advance(arguments, message):

@@ -90,15 +90,10 @@ class MosesWords(tf.Module):
         language: ISO 639-1 code, one of ``LANGUAGES``.
         lower_case: whether to lower-case first.
         prefixes: the abbreviations, as ``nonbreaking_prefixes`` returns them.
-
-    Raises:
-        ValueError: if the language is not supported.
     """
 
     def __init__(self, language: str, lower_case: bool, prefixes: Sequence[str]) -> None:
         super().__init__(name="moses_words")
-        if language not in LANGUAGES:
-            raise ValueError(f"language {language!r}, expected one of {', '.join(LANGUAGES)}.")
         self._before = _normalizing_rules(language)
         self._after = () if language in SPACED else _splitting_rules(language, lower_case, prefixes)
         with tf.init_scope():

@@ -35,6 +35,7 @@ from bertfam_tf.text.special_tokens import (
 )
 from bertfam_tf.text.tokenizers.matching import SpecialTokenMatcher, matcher, tokens_in_text
 from bertfam_tf.text.tokenizers.state import State
+from bertfam_tf.validation import one_of
 
 
 def _id_of(role: str) -> Any:
@@ -198,8 +199,7 @@ class Tokenizer(Hinted, tf.Module):
         Raises:
             ValueError: if this tokenizer has no such token, or its vocabulary lacks it.
         """
-        if role not in ROLES:
-            raise ValueError(f"role must be one of {', '.join(ROLES)}, got {role!r}.")
+        one_of("role", role, ROLES)
         token = self.special_tokens.of(role)
         if token is None:
             raise ValueError(f"this {type(self).__name__} has no {role}_token.")

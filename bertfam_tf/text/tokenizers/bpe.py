@@ -34,6 +34,7 @@ from bertfam_tf.text.tokenizers.base import Tokenizer
 from bertfam_tf.text.tokenizers.bpe_files import END, read_files
 from bertfam_tf.text.tokenizers.matching import LowerCasingMatcher, SpecialTokenMatcher
 from bertfam_tf.text.tokenizers.state import State
+from bertfam_tf.validation import one_of
 
 SPECIAL_TOKENS = SpecialTokens(unk_token="<unk>")
 SPLITTERS = ("bert", "moses")
@@ -121,16 +122,12 @@ class BPETokenizer(Tokenizer):
         special_tokens: SpecialTokens = SPECIAL_TOKENS,
         layout: Layout = A_THEN_B,
     ) -> None:
-        if splitter not in SPLITTERS:
-            raise ValueError(f"splitter must be one of {', '.join(SPLITTERS)}, got {splitter!r}.")
+        one_of("splitter", splitter, SPLITTERS)
         if fast and splitter != "bert":
             raise ValueError("fast needs the splitter 'bert', the library has no other one.")
-        if splitter == "moses" and prefixes is None:
-            if language not in LANGUAGES:
-                raise ValueError(
-                    f"language must be one of {', '.join(LANGUAGES)}, got {language!r}."
-                )
-            prefixes = nonbreaking_prefixes(language)
+        if splitter == "moses":
+            one_of("language", language, LANGUAGES)
+            prefixes = nonbreaking_prefixes(language) if prefixes is None else prefixes
         vocabulary, merges, sources = vocabulary_and_merges(vocabulary, merges)
         options: dict[str, Any] = {
             "merges": merges,

@@ -28,8 +28,8 @@ from bertfam_tf.text.kernels.character_map import CharacterMap, separate_words
 from bertfam_tf.text.kernels.graph import (
     Pieces,
     flags,
-    original_spans,
     following,
+    original_spans,
     padded,
     unlikely,
     windows_equal,
@@ -44,6 +44,7 @@ from bertfam_tf.text.tokenizers.matching import (
     matcher,
     normalized_tokens_in_text,
 )
+from bertfam_tf.validation import in_range
 
 SPECIAL_TOKENS = SpecialTokens(
     unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]", pad_token="[PAD]", mask_token="[MASK]"
@@ -128,11 +129,9 @@ class WordPieceTokenizer(Tokenizer):
             source = os.fspath(vocabulary)
             vocabulary = read_lines(Path(vocabulary))
         pieces = list(vocabulary)
-        if not (isinstance(max_chars_per_word, int) and 1 <= max_chars_per_word <= _MAX_CHARS):
-            raise ValueError(
-                f"max_chars_per_word must be from 1 to {_MAX_CHARS}, got "
-                f"{truncated_repr(max_chars_per_word)}."
-            )
+        in_range(
+            "max_chars_per_word", max_chars_per_word, at_least=1, at_most=_MAX_CHARS, integer=True
+        )
         options: dict[str, Any] = {
             "lower_case": lower_case,
             "strip_accents": strip_accents,
