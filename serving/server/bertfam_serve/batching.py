@@ -112,9 +112,7 @@ class _Batch:
 class _Queue:
     """Waiting batches; only the last accepts more rows. Guarded by the batcher's lock."""
 
-    def __init__(
-        self, parameters: BatchingParameters, run: Callable[[Inputs, int], Arrays]
-    ) -> None:
+    def __init__(self, parameters: BatchingParameters, run: Callable[..., Arrays]) -> None:
         self.run = run
         self._parameters = parameters
         self._batches = collections.deque([_Batch()])
@@ -208,8 +206,8 @@ class Batcher:
         for thread in self._threads:
             thread.join()
 
-    def add_queue(self, run: Callable[[Inputs, int], Arrays]) -> _Queue:
-        """Creates a queue; ``run`` takes the inputs of a batch and a timeout in milliseconds."""
+    def add_queue(self, run: Callable[..., Arrays]) -> _Queue:
+        """Creates a queue; ``run`` takes the inputs of a batch, and ``timeout_ms``."""
         queue = _Queue(self.parameters, run)
         with self._changed:
             self._queues.append(weakref.ref(queue))
@@ -290,7 +288,7 @@ class Batcher:
         # As in Serving, a batch has the latest deadline of its requests.
         seconds = max(task.request.deadline for task in tasks) - now
         timeout_ms = 0 if seconds == math.inf else max(1, int(seconds * 1000))
-        return merging.split(queue.run(merged, timeout_ms), sizes, size)
+        return merging.split(queue.run(merged, timeout_ms=timeout_ms), sizes, size)
 
 
 class BatchedServable:
@@ -403,16 +401,10 @@ class BatchedServable:
         with self._lock:
             key = (signature, outputs)
             if key not in self._queues:
-                # Not a bound method: the queue must not keep this object alive.
-                run = functools.partial(_run_batch, self._servable, signature, sorted(outputs))
+                # Not a method of this object, which the queue must not keep alive.
+                run = functools.partial(self._servable.run, signature, outputs=sorted(outputs))
                 self._queues[key] = self._batcher.add_queue(run)
             return self._queues[key]
-
-
-def _run_batch(
-    servable: ServableLike, signature: str, outputs: Sequence[str], inputs: Inputs, timeout_ms: int
-) -> Arrays:
-    return servable.run(signature, inputs, outputs=outputs, timeout_ms=timeout_ms)
 
 
 def _expired() -> ServingError:
