@@ -27,7 +27,7 @@ class _RankingMean(keras.metrics.Mean):
     """
 
     def __init__(self, k: int = 10, name: str | None = None, **kwargs: Any):
-        super().__init__(name=name, **kwargs)
+        super().__init__(name=name or f"{type(self).__name__.lower()}_{k}", **kwargs)
         self.k = k
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
@@ -59,9 +59,6 @@ class NDCG(_RankingMean):
     """Normalized discounted cumulative gain of the first ``k`` documents (Järvelin and Kekäläinen,
     2002), with the relevance itself as the gain, as trec_eval and scikit-learn compute it."""
 
-    def __init__(self, k: int = 10, name: str | None = None, **kwargs: Any):
-        super().__init__(k, name or f"ndcg_{k}", **kwargs)
-
     def _scored(self, ranked: tf.Tensor, true: tf.Tensor) -> tf.Tensor:
         best = tf.sort(true, direction="DESCENDING")[:, : self.k]
         return tf.math.divide_no_nan(_discounted(ranked), _discounted(best))
@@ -70,9 +67,6 @@ class NDCG(_RankingMean):
 @keras.saving.register_keras_serializable(package="bertfam_tf")
 class MRR(_RankingMean):
     """Mean reciprocal rank of the first relevant document among the first ``k``; 0 if none is."""
-
-    def __init__(self, k: int = 10, name: str | None = None, **kwargs: Any):
-        super().__init__(k, name or f"mrr_{k}", **kwargs)
 
     def _scored(self, ranked: tf.Tensor, true: tf.Tensor) -> tf.Tensor:
         ranks = tf.range(1, tf.shape(ranked)[1] + 1, dtype=tf.float32)
