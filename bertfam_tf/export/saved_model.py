@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import keras
 import numpy as np
@@ -28,9 +28,9 @@ from bertfam_tf.export.runtime.status import Code, ServingError
 from bertfam_tf.export.signatures import signatures
 from bertfam_tf.export.text_model import TextModel
 from bertfam_tf.export.warmup import write_warmup
-from bertfam_tf.export.weights import Precision, StoredWeights, check_precision
+from bertfam_tf.export.weights import Precision, StoredWeights
 from bertfam_tf.tasks import MultiTask, Task
-from bertfam_tf.validation import in_range
+from bertfam_tf.validation import in_range, one_of
 
 _LABELS = "labels"
 # Rows of the warm-up requests: a single text, and a batch of more than a hundred tokens. Products
@@ -179,7 +179,7 @@ def fallback_directory(base: Path) -> Path:
 
 
 def _check_precision(dtype: str, calibration: Iterable[Any] | None) -> None:
-    check_precision(dtype)
+    one_of("dtype", dtype, get_args(Precision))
     if dtype != "int8" and calibration is not None:
         raise ValueError(f"calibration is only for dtype='int8', got dtype={dtype!r}.")
 

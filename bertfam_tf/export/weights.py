@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Hashable, Iterator
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import keras
 import numpy as np
@@ -29,7 +29,6 @@ from bertfam_tf.heads.head import TiedOutput
 from bertfam_tf.layers.attention import merged_projections
 from bertfam_tf.models import single_example_branch
 from bertfam_tf.tasks import MultiTask, Task
-from bertfam_tf.validation import one_of
 
 Precision = Literal["float32", "bfloat16", "bfloat16-weights", "int8-weights", "int8"]
 # Scales for a shorter axis would take nearly as much space as its weights.
@@ -64,9 +63,6 @@ class StoredWeights:
         task: the task to export, or several.
         precision: the dtype of stored matrices.
         layers: the dense layers that compute in int8, for ``"int8"``.
-
-    Raises:
-        ValueError: if the precision is unknown.
     """
 
     def __init__(
@@ -75,7 +71,6 @@ class StoredWeights:
         precision: Precision = "float32",
         layers: Int8Layers | None = None,
     ):
-        check_precision(precision)
         self._task = task
         task_layers = list({id(layer): layer for layer in task._flatten_layers()}.values())
         self._merged: dict[int, MergedProjections] = {}
@@ -160,11 +155,6 @@ class StoredWeights:
         stored = self._stored[id(layer._embeddings)]
         rows = stored.dequantize(lambda table: tf.gather(table, ops.cast(inputs, "int32")))
         return ops.cast(rows, dtype=layer.compute_dtype)
-
-
-def check_precision(precision: str) -> None:
-    """Raises ValueError unless it is a ``Precision``."""
-    one_of("dtype", precision, get_args(Precision))
 
 
 def _to_bfloat16(variable: Any) -> StoredWeight:
