@@ -14,10 +14,7 @@ def inputs(config: Any, parts: Parts) -> dict:
 
     If the cache is written in place, ``cache_length`` is one too.
     """
-    tensors: dict = {
-        name: keras.Input((None,), dtype="int32", name=name)
-        for name in ("token_ids", "padding_mask")
-    }
+    tensors = encoder.inputs(config)
     shape = (config.num_heads, None, encoder.head_size(config))
     dtype = parts.dtype_policy.compute_dtype
     tensors["cache"] = tuple(
