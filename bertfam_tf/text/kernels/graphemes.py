@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from bertfam_tf.text.kernels.charsmap import Rules
 from bertfam_tf.text.kernels.graph import following, previous, repeats, unlikely
-from bertfam_tf.text.kernels.normalization import Characters, Lookup
+from bertfam_tf.text.kernels.normalization import Characters, Lookup, utf8_widths
 from bertfam_tf.text.kernels.normalization_forms import running_maximum
 from bertfam_tf.text.kernels.unicode import CODEPOINTS, HANGUL, members, tables
 
@@ -79,7 +79,7 @@ class Graphemes(tf.Module):
         size = tf.size(text.codes, tf.int64)
         begin = tf.where(self._opens(text))[:, 0]
         end = following(begin, size)
-        bytes_before = tf.concat([[0], tf.cumsum(text.widths())], 0)
+        bytes_before = tf.concat([[0], tf.cumsum(utf8_widths(text.codes))], 0)
         count = tf.gather(bytes_before, end) - tf.gather(bytes_before, begin)
         short = (end - begin > 1) & (count < _GRAPHEME_BYTES)
         begin, end = (tf.boolean_mask(tensor, short) for tensor in (begin, end))

@@ -58,10 +58,11 @@ class Characters(NamedTuple):
         """Returns bool [n], whether a character is the first of its text."""
         return flags(self.splits, tf.size(self.codes, tf.int64))
 
-    def widths(self) -> tf.Tensor:
-        """Returns int32 [n], the bytes of each character in UTF-8."""
-        wide = [tf.cast(self.codes >= limit, tf.int32) for limit in (0x80, 0x800, 0x10000)]
-        return 1 + wide[0] + wide[1] + wide[2]
+
+def utf8_widths(codes: tf.Tensor) -> tf.Tensor:
+    """Returns int32 [n], the bytes of each of the codepoints [n] in UTF-8."""
+    wide = [tf.cast(codes >= limit, tf.int32) for limit in (0x80, 0x800, 0x10000)]
+    return 1 + wide[0] + wide[1] + wide[2]
 
 
 Step = Callable[[Characters], Characters]
@@ -81,7 +82,7 @@ class Reader(tf.Module):
         rows = tf.strings.unicode_decode(clean, "UTF-8")
         splits = tf.cast(rows.row_splits, tf.int64)
         read = Characters(rows.values, rows.values, rows.values, splits)
-        width = read.widths()
+        width = utf8_widths(read.codes)
         # Each row of offsets has one more entry, for the end.
         row = tf.cast(read.rows(), tf.int32)
         end = tf.cumsum(width) + row
@@ -218,7 +219,7 @@ def original_offsets(pieces: Pieces, text: Characters) -> tuple[tf.Tensor, tf.Te
         pieces: pieces with offsets in the bytes of ``text.strings()``.
         text: the normalized texts.
     """
-    widths = text.widths()
+    widths = utf8_widths(text.codes)
     size = tf.size(widths, tf.int64)
     character = tf.concat([repeats(widths)[0], [size]], 0)
     before = tf.cast(tf.concat([[0], tf.cumsum(widths)], 0), tf.int64)

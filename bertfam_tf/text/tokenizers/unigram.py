@@ -39,6 +39,7 @@ from bertfam_tf.text.kernels.normalization import (
     Stripped,
     chain,
     original_offsets,
+    utf8_widths,
 )
 from bertfam_tf.text.kernels.normalization_forms import Normalized, accents
 from bertfam_tf.text.kernels.unicode import classes, mask_of
@@ -208,16 +209,15 @@ class UnigramTokenizer(Tokenizer):
         size = tf.size(text.codes, tf.int64)
         begin = tf.where(opens)[:, 0]
         end = following(begin, size)
-        bytes_before = tf.concat([[0], tf.cumsum(tf.cast(text.widths(), tf.int64))], 0)
+        widths = tf.cast(utf8_widths(text.codes), tf.int64)
+        bytes_before = tf.concat([[0], tf.cumsum(widths)], 0)
         whole = tf.strings.unicode_encode(text.codes, "UTF-8")
         words = substrings(whole, tf.gather(bytes_before, begin), tf.gather(bytes_before, end))
         distinct, which = tf.unique(words, tf.int64)
         codes = tf.strings.unicode_decode(distinct, "UTF-8")
-        chars = Characters(codes.values, codes.values, codes.values, codes.row_splits)
-        segments = self._model(
-            tf.strings.reduce_join(distinct), chars.widths(), tf.cast(codes.row_lengths(), tf.int64)
-        )
-        ids, first, last, word = self._joined(segments, chars.codes)
+        lengths = tf.cast(codes.row_lengths(), tf.int64)
+        segments = self._model(tf.strings.reduce_join(distinct), utf8_widths(codes.values), lengths)
+        ids, first, last, word = self._joined(segments, codes.values)
         counts = tf.math.unsorted_segment_sum(tf.ones_like(word), word, tf.size(distinct, tf.int64))
         rows = tf.RaggedTensor.from_row_lengths(tf.range(tf.size(ids)), counts, validate=False)
         pieces = tf.gather(rows, which)
@@ -251,8 +251,7 @@ class UnigramTokenizer(Tokenizer):
         # The name of the unknown piece itself, alone, is known.
         is_name = tf.boolean_mask(segments.known & closes, opens)
         spelled = (ids == self.unk_id) & ~is_name
-        widths = Characters(codes, codes, codes, codes).widths()
-        before = tf.concat([[0], tf.cumsum(widths)], 0)
+        before = tf.concat([[0], tf.cumsum(utf8_widths(codes))], 0)
         start, end = tf.gather(before, first), tf.gather(before, last + 1)
         which, inside, _ = repeats(tf.where(spelled, end - start, 1))
         data = tf.io.decode_raw(tf.strings.unicode_encode(codes, "UTF-8"), tf.uint8)
