@@ -140,8 +140,9 @@ def test_epochs_share_a_number_of_steps():
         (6, 3, 0, [(0, 3, 2)]),
         (2, 3, 0, [(0, 2, 1)]),
     ):
-        length = Passes(7, lambda number: None).length(TrainConfig(steps=steps, epochs=epochs))
-        assert remaining(done, *length) == expected
+        settings = TrainConfig(steps=steps, epochs=epochs)
+        phase = Passes(7, lambda number: None).phase(None, settings)
+        assert remaining(done, phase.total, phase.epochs) == expected
 
 
 @pytest.mark.extended
