@@ -244,7 +244,7 @@ def check_added_tokens(folder: Path, ids: Mapping[str, int]) -> None:
     if lost:
         raise ValueError(
             f"{file}: {truncated_repr(lost[0])} and {len(lost) - 1} more tokens are not in the "
-            f"vocabulary; expected a {JSON_FILE} that has them, without other vocabulary files."
+            f"vocabulary; expected a {JSON_FILE} that has them."
         )
 
 

@@ -14,7 +14,15 @@ from bertfam_tf.checkpoints import hub_presets
 from bertfam_tf.names import truncated_repr
 from bertfam_tf.sources import DESCRIPTION, TOKENIZER, CheckpointError, opened, resolve
 from bertfam_tf.text import presets
-from bertfam_tf.text.files import CONFIG_FILE, JSON_FILE, MODEL_CONFIG_FILE, read_lines
+from bertfam_tf.text.files import (
+    ADDED_FILE,
+    CONFIG_FILE,
+    JSON_FILE,
+    MODEL_CONFIG_FILE,
+    read_json,
+    read_lines,
+    section,
+)
 from bertfam_tf.text.tokenizer_json import kind_of
 from bertfam_tf.text.tokenizers.base import Tokenizer
 
@@ -33,9 +41,10 @@ CLASSES = {
 def load_tokenizer(path: Any, **options: Any) -> Tokenizer:
     """Loads the tokenizer of a checkpoint.
 
-    Its kind is determined by tokenizer.json if that is the only vocabulary file, otherwise by
-    ``tokenizer_class`` in tokenizer_config.json, otherwise by ``tokenizer_class`` or ``model_type``
-    in config.json, otherwise by which files are present.
+    Its kind is determined by tokenizer.json if that is the only vocabulary file, or the only one
+    with the tokens of added_tokens.json; otherwise by ``tokenizer_class`` in tokenizer_config.json,
+    otherwise by ``tokenizer_class`` or ``model_type`` in config.json, otherwise by which files are
+    present.
 
     Args:
         path: a directory, such as one that ``Task.save`` wrote, ``package:NAME``, a hub id, the
@@ -99,7 +108,7 @@ def find_kind(directory: Path) -> str:
         FileNotFoundError: if there are no files that determine the kind.
         ValueError: if a file names a class or model that is not supported, or is damaged.
     """
-    if _only_json(directory):
+    if _only_json(directory) or _has_more_tokens(directory):
         return kind_of(directory / JSON_FILE)
     stated = presets.named_class(directory)
     if stated:
@@ -131,6 +140,23 @@ def _only_json(directory: Path) -> bool:
     patterns = ("vocab*", "*.model", "*.bpe", "codes*")
     others = (file for pattern in patterns for file in directory.glob(pattern))
     return (directory / JSON_FILE).is_file() and not any(file.is_file() for file in others)
+
+
+def _has_more_tokens(directory: Path) -> bool:
+    """Returns whether tokens were added that tokenizer.json has beyond its model's vocabulary."""
+    files = directory / ADDED_FILE, directory / JSON_FILE
+    if not all(file.is_file() for file in files):
+        return False
+    added, content = map(read_json, files)
+    pieces = section(content, "model", files[1]).get("vocab")
+    size = len(pieces) if isinstance(pieces, list | dict) else 0
+    # DeBERTa's SentencePiece models never have the mask.
+    usual = {
+        piece
+        for spec in presets.specs("sentencepiece").values()
+        for piece in spec.options.get("appended_pieces", ())
+    }
+    return any(type(i) is int and i >= size for token, i in added.items() if token not in usual)
 
 
 def _kind_of_class(name: str, source: Path) -> str:

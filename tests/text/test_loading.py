@@ -247,6 +247,15 @@ def test_tokens_that_were_added_to_a_vocabulary(tmp_path):
     assert load_tokenizer(tmp_path).vocab_size == 3
 
 
+def test_tokens_that_only_a_tokenizer_json_has(tmp_path):
+    pieces = {"model": {"type": "Unigram", "vocab": [["[UNK]", 0.0]]}}
+    files = {"spm.model": "", "tokenizer.json": pieces, "added_tokens.json": {"[MASK]": 1}}
+    write(tmp_path, {**files, "tokenizer_config.json": {"tokenizer_class": "DebertaV2Tokenizer"}})
+    assert find_kind(tmp_path) == "sentencepiece"
+    write(tmp_path, {"added_tokens.json": {"[MASK]": 1, "<e1>": 2}})
+    assert find_kind(tmp_path) == "unigram"
+
+
 def test_merges_with_counts(tmp_path):
     write(tmp_path, {"vocab.json": {"a</w>": 0}, "merges.txt": "a b</w> 17\n"})
     assert find_kind(tmp_path) == "bpe"
