@@ -42,8 +42,9 @@ def layer_factors(backbone: Backbone, decay: float) -> dict[str, float]:
     """Returns learning rate factors by variable path, for ``optimizers.adamw`` (layer-wise decay).
 
     The factor is ``decay`` for the last block, ``decay`` squared for the previous one, and so on
-    down to the embeddings; heads and layers after the last block are omitted. Weights that several
-    blocks share have the factor of the last of these blocks.
+    down to the embeddings; heads and layers after the last block are omitted. (ELECTRA's code has
+    one more factor between heads and the last block.) Weights that several blocks share have the
+    factor of the last of these blocks.
     """
     top = len(blocks_of(backbone)) + 1
     return {
