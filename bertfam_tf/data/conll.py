@@ -57,6 +57,8 @@ def conll_rows(
         last = max(index if index >= 0 else -index - 1 for index in (word, tag or 0))
         if last >= width:
             raise ValueError(f"{file} has {width} columns; there is no column {word} or {tag}.")
+        if tag is not None and word % width == tag % width:
+            raise ValueError(f"{file} has words in the column of tags; expected one for each.")
         words.append(cells[word])
         if tag is not None:
             tags.append(cells[tag].decode("utf-8", "replace"))

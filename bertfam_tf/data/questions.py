@@ -35,7 +35,10 @@ def squad_rows(
         raise ValueError(f"{file} is not JSON: {truncated(error)}.") from error
     articles = content.get("data") if isinstance(content, dict) else None
     if not isinstance(articles, list):
-        raise ValueError(f"{file} has no list 'data'; expected SQuAD's format.")
+        raise ValueError(
+            f"{file} has no list 'data'; expected SQuAD's format, an array of objects, or one "
+            "object per line."
+        )
     mapped = (columns or {}).items()
     first, second = (
         next((name for name, column in mapped if column == own), own)
