@@ -7,6 +7,7 @@ import csv
 import io
 import json
 from collections.abc import Iterator, Mapping
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -296,11 +297,11 @@ def _text(location: str, record: dict, key: str | int) -> Any:
 
 def _is_plain(value: Any) -> bool:
     # Python and pandas write missing values as NaN, which JSON does not have.
-    return isinstance(value, str | int | float) and value == value
+    return isinstance(value, str | int | float | Decimal) and value == value
 
 
-def _written(value: str | float) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+def _written(value: str | float | Decimal) -> str:
+    return str(value) if isinstance(value, str | Decimal) else json.dumps(value)
 
 
 def _lookup(location: str, record: dict, path: str) -> Any:

@@ -5,6 +5,7 @@ import gzip
 import json
 import logging
 import tracemalloc
+from decimal import Decimal
 
 import numpy as np
 import pytest
@@ -103,6 +104,9 @@ def test_values_of_columnar_files(tmp_path, name):
     columns = {"text": "tokens", "label": "label"}
     assert _found(file, targets.Tags(), columns=columns) == [("Anna is", "B-PER O"), ("b", "O")]
     assert [row.features for row in read_rows(file, {"text": "s.x"})] == [{"text": b"p"}] * 2
+    numbers = {"text": ["a", "b"], "label": [Decimal("1.50"), Decimal("2.00")]}
+    file = _columnar(tmp_path / name, numbers)
+    assert _found(file, targets.Number()) == [("a", "1.50"), ("b", "2.00")]
     (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:-40])
     with pytest.raises(ValueError, match=rf"{name} cannot be read as Parquet or Arrow; it may"):
         list(read_rows(file, columns))
