@@ -94,7 +94,8 @@ def _cells(file: Path, format: str, count: int) -> list[dict[str | int, Any]]:
     names: Sequence[str | int] = header
     if not _is_header(header, rows):
         names, rows = range(len(header)), table
-    return [dict(zip(names, row, strict=False)) for row in rows]
+    # Rows may lack cells, such as after a stray quote.
+    return [{**dict.fromkeys(names), **dict(zip(names, row, strict=False))} for row in rows]
 
 
 def _is_header(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
@@ -119,7 +120,7 @@ def guess_columns(rows: Sequence[Mapping[Any, Any]]) -> dict[str, Any]:
     """
     # A missing value is an error of its row, not a reason against its column.
     columns = {
-        name: [row[name] for row in rows if not _is_missing(row.get(name))] for name in rows[0]
+        name: [row[name] for row in rows if not _is_missing(row.get(name))] for name in _names(rows)
     }
     features: dict[str, Any] = {}
     label = _usual(columns, _LABELS) or _fewest(columns)
@@ -142,13 +143,18 @@ def guess_columns(rows: Sequence[Mapping[Any, Any]]) -> dict[str, Any]:
     return features
 
 
+def _names(rows: Iterable[Mapping[Any, Any]]) -> Iterable[Any]:
+    """Returns the columns of all rows, of which the first may lack some."""
+    return dict.fromkeys(name for row in rows for name in row)
+
+
 def _is_missing(value: Any) -> bool:
     return value is None or value != value  # NaN
 
 
 def no_column(feature: str, rows: Sequence[Mapping[Any, Any]]) -> str:
     """Returns the error for a feature that no column seems to be."""
-    names = list(map(str, rows[0]))
+    names = list(map(str, _names(rows)))
     option = feature.replace("_", "-")
     return (
         f"No column looks like the {feature}; name it with --{option}. Columns: "

@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 
 from bertfam_tf import tasks
-from bertfam_tf.names import unknown
+from bertfam_tf.names import join_names, unknown
 from bertfam_tf.recipes.directory import MODEL, Flops, RunDirectory, model_source, run_once
 from bertfam_tf.recipes.reading import build_section, with_types
 from bertfam_tf.recipes.schema import DataConfig, DistillRecipe, MultiTaskRecipe, Recipe
@@ -190,7 +190,8 @@ def task_options(
         names: the names of the labels.
 
     Raises:
-        ValueError: if an option is unknown or of another type, or columns are not the task's.
+        ValueError: if an option is unknown or of another type, columns are not the task's, or there
+            is only one label.
     """
     known = [*option_names(cls.options_type), "language"]
     for name in recipe.options:
@@ -198,6 +199,13 @@ def task_options(
             raise ValueError(unknown(f"option of {recipe.task}", name, known))
     options = {"max_length": recipe.model.max_length}
     options |= cls.options_of_data(rows.element_spec[0], names)
+    if len(names) == 1 and "labels" in options.keys() - recipe.options.keys():
+        files = recipe.data.train
+        files = files if isinstance(files, str) else join_names(files, 3)
+        raise ValueError(
+            f"All rows of {files} have the label {names[0]!r}; {recipe.task} needs at least two "
+            "different labels."
+        )
     return options | with_types(recipe.options, cls.options_type, "options")
 
 

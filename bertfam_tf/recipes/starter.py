@@ -262,6 +262,9 @@ def table(inspection: Inspection) -> Iterator[str]:
         rest = len(inspection.labels) - len(shown)
         if rest:
             yield f"  … and {rest:,} more with fewer rows"
+    elif inspection.task_class.labels_type in _CLASSES:
+        only = next(iter(inspection.labels))
+        yield f"\nAll rows have the {inspection.what} {only!r}, and training needs another one."
     middle, most = statistics.median(lengths.tolist()), int(lengths.max())
     yield (
         f"\nTokens in a row: median {middle:,.0f}, 95 % have at most "
@@ -286,7 +289,8 @@ def table(inspection: Inspection) -> Iterator[str]:
 def held_out(inspection: Inspection, share: float, stem: Path) -> dict[str, Any]:
     """Splits the rows into a file to train on and a file to evaluate on.
 
-    Rows with the same texts stay together, and a row's part depends on its texts alone.
+    Rows with the same texts stay together. A row's part depends on its texts alone, but labels
+    without another row stay in training.
 
     Args:
         inspection: the inspection of a table.
@@ -304,6 +308,7 @@ def held_out(inspection: Inspection, share: float, stem: Path) -> dict[str, Any]
         raise ValueError(f"--holdout must be above 0 and below 1, got {share}.")
     if not inspection.is_table:
         raise ValueError(f"--holdout is for tables; split {inspection.data['train']} yourself.")
+    dev = _dev_texts(inspection, share)
     parts: dict[str, list[str]] = {"train": [], "dev": []}
     for row in inspection.rows:
         values: dict[str, Any] = {
@@ -311,7 +316,7 @@ def held_out(inspection: Inspection, share: float, stem: Path) -> dict[str, Any]
             for name, value in row.features.items()
         }
         label = row.label.decode() if isinstance(row.label, bytes) else row.label
-        part = "dev" if int.from_bytes(_digest(row)[:4], "big") < share * 2**32 else "train"
+        part = "dev" if _digest(row) in dev else "train"
         parts[part].append(json.dumps({**values, "label": label}, ensure_ascii=False) + "\n")
     data: dict[str, Any] = {}
     for part, lines in parts.items():
@@ -324,6 +329,22 @@ def held_out(inspection: Inspection, share: float, stem: Path) -> dict[str, Any]
     for part, lines in parts.items():
         files.write(data[part], "".join(lines))
     return data | ({"text_pair": "text_pair"} if "text_pair" in inspection.data else {})
+
+
+def _dev_texts(inspection: Inspection, share: float) -> set[bytes]:
+    """Returns the digests of the rows that are held out.
+
+    Rows with a label that no row of the training file would have stay there, because a model is
+    not evaluated on labels that it does not know.
+    """
+    target = inspection.rows.target
+    labels: dict[bytes, set[str]] = {}
+    for row in inspection.rows:
+        names = [] if target is None else target.names_in(row.label)
+        labels.setdefault(_digest(row), set()).update(names)
+    dev = {text for text in labels if int.from_bytes(text[:4], "big") < share * 2**32}
+    trained = {name for text, names in labels.items() if text not in dev for name in names}
+    return {text for text in dev if labels[text] <= trained}
 
 
 def recipe(inspection: Inspection, checkpoint: str, output: str, data: Mapping[str, Any]) -> str:

@@ -173,6 +173,7 @@ def test_columns_that_are_named(init, tmp_path):
         ("text,label\na,b\n", ["x.csv", "--holdout", "1.5"], "must be above 0 and below 1"),
         ("text,label\na,b\n", ["x.csv", "--format", "txt"], "has texts without labels"),
         ("text,label\na,b\n", ["x.csv", "--output", "x.csv"], "x.csv exists; it is not replaced"),
+        ('text,label\n"a,b\nc,d\n', ["x.csv"], "x.csv: line 2 is not CSV"),
         ("text;label\na;b\n", ["x.csv"], "text;label. Semicolons seem to separate the columns"),
         (
             '{"text": "a", "label": "b"}\n{"text": null, "label": "b"}\n',
@@ -189,6 +190,26 @@ def test_errors(tiny, tmp_path, capsys, content, arguments, error):
     assert line.startswith("bertfam init: ")
     assert error in line
     assert not (tmp_path / "x.yaml").exists()
+
+
+def test_labels_of_one_row_are_not_held_out(init, tmp_path):
+    _csv(tmp_path / "x.csv", [(f"film {i}", f"label {max(i, 20)}") for i in range(40)])
+    _, recipe = init("x.csv", "--holdout", "0.5", "--task", "TextClassifier")
+    labels = [
+        {json.loads(line)["label"] for line in Path(recipe["data"][part]).read_text().splitlines()}
+        for part in ("train", "dev")
+    ]
+    assert labels[0] == {f"label {i}" for i in range(20, 40)}
+    assert labels[1] == {"label 20"}
+
+
+def test_a_single_label(init, tmp_path, tiny, capsys):
+    _csv(tmp_path / "x.csv", [("a film", "good"), ("it is", "good")])
+    assert "All rows have the label 'good', and training needs" in init("x.csv")[0]
+    assert main(["train", "x.yaml"]) == 2
+    assert (
+        "All rows of x.csv have the label 'good'; TextClassifier needs" in capsys.readouterr().err
+    )
 
 
 @pytest.mark.extended
