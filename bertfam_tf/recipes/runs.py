@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import os
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -192,7 +193,7 @@ def sweep(
         flops: the same as for ``RunDirectory``.
 
     Raises:
-        ValueError: if there are no values, or as for ``combinations`` and ``run``.
+        ValueError: if there are no values or a value twice, or as for ``combinations`` and ``run``.
     """
     if not values or not all(values.values()):
         raise ValueError("A sweep needs at least one key with values, such as train.seed=0,1,2.")
@@ -203,6 +204,10 @@ def sweep(
         recipe = load_recipe(file, [*overrides, *chosen], Recipe | MultiTaskRecipe)
         name = ",".join(f"{key.rpartition('.')[2]}={value}" for key, value in pairs)
         recipes.append(replace(recipe, output=f"{recipe.output}/{_directory_name(name)}"))
+    outputs = [recipe.output for recipe in recipes]
+    if len(set(outputs)) < len(outputs):
+        same = max(outputs, key=outputs.count)
+        raise ValueError(f"The values of a sweep must be different, got {same} twice.")
     for recipe in recipes:
         train(recipe, flops=flops)
     return [_read(expand(recipe.output)) for recipe in recipes]
@@ -221,13 +226,16 @@ def best(runs: Sequence[Run]) -> tuple[str, Run] | None:
     """Returns the monitored metric and the run with its best value; None if runs lack the metric.
 
     The metric is ``train.monitor`` of the recipes; higher is better, except for a loss and a
-    perplexity.
+    perplexity. NaN is never the best.
     """
     metric = runs[0].settings.get("train.monitor")
     if not isinstance(metric, str) or not all(_is_number(run.metrics.get(metric)) for run in runs):
         return None
     sign = direction(metric)
-    return metric, max(runs, key=lambda run: sign * run.metrics[metric])
+    scored = [run for run in runs if not math.isnan(run.metrics[metric])]
+    if not scored:
+        return None
+    return metric, max(scored, key=lambda run: sign * run.metrics[metric])
 
 
 def summary(runs: Sequence[Run]) -> list[list[str]]:
@@ -235,10 +243,12 @@ def summary(runs: Sequence[Run]) -> list[list[str]]:
     keys = [key for key in differing(runs) if key != SEED]
     groups: dict[tuple, list[Run]] = {}
     for run in runs:
-        groups.setdefault(tuple(_text(run.settings.get(key)) for key in keys), []).append(run)
+        # Not as they are printed, which rounds them.
+        groups.setdefault(tuple(repr(run.settings.get(key)) for key in keys), []).append(run)
     names = [n for n in runs[0].metrics if all(_is_number(x.metrics.get(n)) for x in runs)]
     rows = [[*keys, "runs", *names]]
-    for values, group in groups.items():
+    for group in groups.values():
+        values = [_text(group[0].settings.get(key)) for key in keys]
         cells = []
         for name in names:
             numbers = [float(run.metrics[name]) for run in group]

@@ -51,6 +51,16 @@ def test_means_over_seeds(folder):
         ["runs", "accuracy", "loss"],
         ["2", "0.625 (0.5 to 0.75)", "1 (1 to 1)"],
     ]
+    _write(folder / "near", 0, 1.00001e-4, 0.5)
+    found = runs.read_runs([folder / "a", folder / "b", folder / "near"])
+    assert [row[:2] for row in runs.summary(found)[1:]] == [["0.0001", "2"], ["0.0001", "1"]]
+
+
+def test_a_score_that_is_no_number_is_never_the_best(folder):
+    first, second = (runs.read_runs([folder / name])[0] for name in "ab")
+    nan = first._replace(metrics={"loss": float("nan")})
+    assert runs.best([nan, second]) == ("loss", second)
+    assert runs.best([nan]) is None
 
 
 def test_unknown_metrics_and_directories(folder, tmp_path):
@@ -174,6 +184,7 @@ def test_random_search_of_few_combinations(searched):
         ("train.epochs=log_uniform(0, 3)", [], "lower bound of train.epochs must be above 0"),
         ("train.epochs=uniform(3, 1)", [], "upper bound of train.epochs must be above 3"),
         ("train.epochs=uniform(3)", [], "uniform of train.epochs must have two bounds"),
+        ("train.epochs=1,1", [], "values of a sweep must be different, got"),
         ("train.epochs=choice()", [], "choice of train.epochs must have values"),
     ],
 )
