@@ -89,6 +89,10 @@ def run_cells(
         done = sum(run.finished for run in runs)
         progress(Progress(done, len(runs), tuple(run.name for run in running)))
 
+    def fail(run: Run, status: int, error: str) -> None:
+        failed[run] = (status, error)
+        _log.warning("%s failed: %s", run.name, error)
+
     try:
         while waiting or running:
             for run in list(waiting):
@@ -103,7 +107,11 @@ def run_cells(
                         show()
                     else:
                         progress(Progress(len(runs) - len(waiting) - 1, len(runs), (run.name,)))
-                        _run_here(run, flops)
+                        try:
+                            _run_here(run, flops)
+                        except (ValueError, OSError) as error:
+                            lasting = isinstance(error, ValueError | FileNotFoundError)
+                            fail(run, 2 if lasting else 1, str(error))
                         show()
             for run, process in list(running.items()):
                 status = process.poll()
@@ -111,8 +119,7 @@ def run_cells(
                     continue
                 del running[run]
                 if status != 0 or not run.finished:
-                    failed[run] = (status, process.last_line())
-                    _log.warning("%s failed: %s", run.name, failed[run][1])
+                    fail(run, status, process.last_line())
                 show()
             if running:
                 time.sleep(_PAUSE)
@@ -123,8 +130,9 @@ def run_cells(
             process.end()
     if failed:
         causes = {x: why for x, why in failed.items() if not why[1].startswith("it needs ")}
+        logs = {x: f" ({x.log})" if workers else "" for x in causes}
         listed = "; ".join(
-            f"{x.name} ({x.log}): {truncated(why.removesuffix('.'))}"
+            f"{x.name}{logs[x]}: {truncated(why.removesuffix('.'))}"
             for x, (_, why) in causes.items()
         )
         text = f"{len(failed)} of {len(runs)} runs failed: {listed}."
