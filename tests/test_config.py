@@ -131,6 +131,7 @@ def test_options_have_the_types_of_their_task():
         ({"train": {"epochs": "two"}}, '"train.epochs" - should be "int"'),
         ({"train": {"epochs": "1e1"}}, "\"train.epochs\" - .*; '1e1' is text, the number is 10"),
         ({"train": {"metrics": "f1"}}, '"train.metrics" - .* instead of a single text$'),
+        ({"train": {"metrics": {"f1": 1}}}, "train.metrics must be a list, got the keys f1."),
         ({"train": {"epochs": True}}, "train.epochs is True"),
         ({"train": {"epochs": 0}}, "train.epochs must be at least 1, got 0"),
         ({"train": {"batch_size": -1}}, "train.batch_size must be at least 1, got -1"),

@@ -241,11 +241,7 @@ def build(values: dict[str, Any], path: Path, kind: type) -> Any:
     try:
         return dacite.from_dict(kind, values, _TYPES)
     except (dacite.DaciteError, ValueError) as error:
-        hint = ""
-        field = getattr(error, "field_path", None) or ""
-        if field.endswith(("data.labels", "train.class_weights")):
-            hint = '; labels such as 0 and no need quotes, as in {"0": "no"}'
-        raise ValueError(f"{path}: {_explained(error)}{hint}") from None
+        raise ValueError(f"{path}: {_explained(error)}") from None
 
 
 def _check_keys(values: dict[str, Any], kind: type, path: Path | None, section: str = "") -> None:
@@ -261,6 +257,11 @@ def _check_keys(values: dict[str, Any], kind: type, path: Path | None, section: 
         candidates = (types[key], *typing.get_args(types[key]))
         if isinstance(value, bool) and bool not in candidates:
             raise ValueError(f"{file}{name} is {value}; a name such as no needs quotes.")
+        kinds = {typing.get_origin(x) or x for x in candidates}
+        if isinstance(value, dict) and list in kinds and not {dict, str} & kinds:
+            raise ValueError(
+                f"{file}{name} must be a list, got the keys {', '.join(map(str, value))}."
+            )
         section_types = [x for x in candidates if isinstance(x, type) and is_dataclass(x)]
         if section_types:
             for inner_name, inner in _sections(value, types[key], name):
@@ -298,10 +299,14 @@ _TYPES = dacite.Config(type_hooks={float: _number, Any: _untyped})
 
 
 def _explained(error: Exception) -> str:
-    """Returns the message of an error, with the reason where YAML has read a number as text."""
+    """Returns the message of an error, with the reason where YAML has read text as a value, or a
+    number as text."""
     # dacite has made a generator of the characters of a text.
     text = re.sub('value "<generator object .*>" of type "str"', "a single text", str(error))
     value: Any = getattr(error, "value", None)
+    named = isinstance(value, dict | list) and "str" in str(getattr(error, "field_type", ""))
+    if named and not all(isinstance(name, str) for name in value):
+        return f'{text}; names such as 0 and no need quotes, as in {{"0": "no"}}'
     number: Any = _number(value) if isinstance(value, str) else None
     if not isinstance(number, float) or not math.isfinite(number):
         return text
