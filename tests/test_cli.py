@@ -603,6 +603,17 @@ def test_an_interruption_is_one_line(trained, monkeypatch, capsys):
     assert capsys.readouterr().err == "bertfam export: interrupted\n"
 
 
+@pytest.mark.parametrize("options", [[], ["--output", "scores.json"]])
+def test_an_interrupted_scoring_of_pairs(monkeypatch, capsys, options):
+    def interrupt(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("bertfam_tf.cli.evaluate.loaded_task", interrupt)
+    assert main(["evaluate", "model", "--blimp", "pairs", *options]) == 130
+    again = "; the same command continues it" if options else ""
+    assert capsys.readouterr().err == f"bertfam evaluate: interrupted{again}\n"
+
+
 @pytest.mark.parametrize("command", ["train", "pretrain", "distill", "sweep"])
 def test_an_interrupted_training_says_how_to_continue(monkeypatch, capsys, command):
     def interrupt(*args, **kwargs):

@@ -148,6 +148,7 @@ def _minimal_pairs(options: argparse.Namespace) -> None:
     from bertfam_tf import metrics
     from bertfam_tf.recipes.reading import expand
 
+    options.resumes = options.output is not None
     pairs = expand(options.blimp)
     task = loaded_task(options)
     if not hasattr(task, "log_likelihood"):
