@@ -166,11 +166,19 @@ def _generated(x: Any, fields: Fields, prepare: Prepare | None) -> tf.data.Datas
         if x.num_batches is not None:
             dataset = dataset.apply(tf.data.experimental.assert_cardinality(x.num_batches))
         return dataset
-    first = next(x, None)
+    filled = (batch for batch in x if not _is_empty(batch))
+    first = next(filled, None)
     if first is None:
         raise ValueError(NO_TEXT)
-    batches = itertools.chain([first], x)
+    batches = itertools.chain([first], filled)
     return _from_batches(lambda: batches, fields, prepare, first)
+
+
+def _is_empty(batch: Any) -> bool:
+    """Returns whether a batch is empty, whose dtypes are not those of others."""
+    while isinstance(batch, Mapping | tuple) and batch:
+        batch = next(iter(batch.values() if isinstance(batch, Mapping) else batch))
+    return hasattr(batch, "__len__") and not isinstance(batch, str | bytes) and len(batch) == 0
 
 
 def _from_stream(

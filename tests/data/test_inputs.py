@@ -135,6 +135,15 @@ def test_structures_of_generators():
         stream = batches((each for each in [batch]), batch_size=2)
         assert _collect(stream) == [_bytes(A), _bytes(B)]
     assert _collect(batches((each for each in [A]), batch_size=2)) == [_bytes(A)]
+    for empty in (([], []), ({"text": []}, []), (([], []), [])):
+        filled = (
+            A if empty[0] == [] else (A, B) if isinstance(empty[0], tuple) else {"text": A},
+            Y,
+        )
+        stream = batches((each for each in [empty, filled, empty, filled]), batch_size=2)
+        assert _collect(stream)[-1] == _bytes([*Y, *Y])
+    with pytest.raises(ValueError, match="There is no text"):
+        batches((each for each in [([], [])]), batch_size=2)
 
 
 def test_errors_in_generators():
