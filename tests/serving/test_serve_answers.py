@@ -60,6 +60,7 @@ def test_fields_in_the_order_in_which_one_reads():
         Field("context", False),
     ]
     assert input_fields(servable({"text_pair": 1, "text": 1}, {}))[0].name == "text"
+    assert input_fields(servable({"document": 1, "query": 1}, {}))[0].name == "query"
     assert input_fields(servable({"choices": 2, "question": 1}, {}))[1] == Field("choices", True)
 
 

@@ -298,7 +298,7 @@ def _has_inputs(servable: ServableLike, signature: str, inputs: Mapping[str, Any
 
 
 def _reading_order(name: str) -> tuple[int, str]:
-    first = ("question", "context", "text", "text_pair")
+    first = ("question", "context", "query", "document", "text", "text_pair")
     return (first.index(name), "") if name in first else (len(first), name)
 
 
