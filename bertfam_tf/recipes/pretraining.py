@@ -12,12 +12,12 @@ import numpy as np
 from bertfam_tf.corpora.documents import find_files
 from bertfam_tf.corpora.token_streams import read_lines, segments, token_stream
 from bertfam_tf.files import scratch
-from bertfam_tf.recipes import words
 from bertfam_tf.recipes.directory import MODEL, Flops, RunDirectory, run_once
 from bertfam_tf.recipes.objectives import start
 from bertfam_tf.recipes.reading import expand, source
 from bertfam_tf.recipes.schema import PretrainRecipe
 from bertfam_tf.recipes.sentences import pretrain_on_sentences
+from bertfam_tf.recipes.words import OBJECTIVE, pretrain_on_words
 from bertfam_tf.tasks import CausalLM
 from bertfam_tf.text import Tokenizer, load_tokenizer
 from bertfam_tf.training import engine
@@ -57,13 +57,26 @@ def pretrain(recipe: PretrainRecipe, *, flops: Flops | None = None) -> dict[str,
 
 
 def _run(recipe: PretrainRecipe, directory: RunDirectory) -> dict[str, Any]:
-    formats = {"stream": _pretrain_on_stream, words.FORMAT: words.pretrain_on_words}
-    train = formats.get(recipe.data.format, pretrain_on_sentences)
+    train, objective = _FORMATS.get(recipe.data.format, (pretrain_on_sentences, None))
+    if objective is not None:
+        _check_alone(recipe, objective)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", _UNTRAINED_POOLER)
         metrics = train(recipe, directory)
     directory.finish(metrics)
     return metrics
+
+
+def _check_alone(recipe: PretrainRecipe, objective: str) -> None:
+    """Raises ValueError unless a recipe has this objective alone, on files, in one stage."""
+    where, data = f"for data.format {recipe.data.format}", recipe.data
+    if list(recipe.objectives) != [objective]:
+        names = ", ".join(recipe.objectives)
+        raise ValueError(f"objectives must be {objective} {where}, got {names}.")
+    if recipe.stages:
+        raise ValueError(f"stages must be empty {where}.")
+    if isinstance(data.train, dict) or isinstance(data.dev, dict):
+        raise ValueError(f"data.train and data.dev must be lists of files {where}, got a table.")
 
 
 def _pretrain_on_stream(recipe: PretrainRecipe, directory: RunDirectory) -> dict[str, Any]:
@@ -72,15 +85,9 @@ def _pretrain_on_stream(recipe: PretrainRecipe, directory: RunDirectory) -> dict
             "train.batch_tokens must be null for pretraining on a stream, whose batches have "
             "train.batch_size segments of data.length tokens."
         )
-    if recipe.stages:
-        raise ValueError("stages must be empty for pretraining on a stream.")
-    if list(recipe.objectives) != ["clm"]:
-        raise ValueError(f"objectives must be clm on a stream, got {', '.join(recipe.objectives)}.")
-    if isinstance(recipe.data.train, dict) or isinstance(recipe.data.dev, dict):
-        raise ValueError("data.train and data.dev must be lists of files on a stream, got a table.")
     tokenizer = load_tokenizer(source(recipe.model.tokenizer))
 
-    def stream(files: list[str], file: Path | None = None) -> np.ndarray:
+    def stream(files: Any, file: Path | None = None) -> np.ndarray:
         lines = read_lines(find_files(map(expand, files)))
         return token_stream(lines, tokenizer, recipe.data.end, file)
 
@@ -124,3 +131,10 @@ def _train_on_stream(
             for prompt in recipe.prompts
         },
     }
+
+
+# How text in a format is pretrained on, and the only objective there.
+_FORMATS = {
+    "stream": (_pretrain_on_stream, "clm"),
+    "sentences": (pretrain_on_words, OBJECTIVE),
+}

@@ -24,7 +24,7 @@ from bertfam_tf.text import CharacterTokenizer, WordSplitter, load_tokenizer
 from bertfam_tf.training import engine
 from bertfam_tf.training.learner import Learner
 
-OBJECTIVE, FORMAT = "bilm", "sentences"
+OBJECTIVE = "bilm"
 # The name of the tokenizer that needs no files.
 CHARACTERS = "characters"
 WORDS = "words.txt"
@@ -45,7 +45,6 @@ def pretrain_on_words(recipe: PretrainRecipe, directory: RunDirectory) -> dict[s
     Raises:
         ValueError: if the recipe or a file is invalid.
     """
-    _check(recipe)
     settings, data = recipe.train, recipe.data
     tokenizer = _tokenizer(recipe.model.tokenizer)
     train, dev = (_sentences(recipe, files) for files in (data.train, data.dev))
@@ -92,21 +91,6 @@ def pretrain_on_words(recipe: PretrainRecipe, directory: RunDirectory) -> dict[s
         "examples": int(rows.cardinality()),
         "steps": directory.steps,
     }
-
-
-def _check(recipe: PretrainRecipe) -> None:
-    data = recipe.data
-    if list(recipe.objectives) != [OBJECTIVE]:
-        raise ValueError(
-            f"objectives must be {OBJECTIVE} for data.format {FORMAT}, got "
-            f"{', '.join(recipe.objectives)}."
-        )
-    if recipe.stages:
-        raise ValueError(f"stages must be empty for the objective {OBJECTIVE}.")
-    if isinstance(data.train, dict) or isinstance(data.dev, dict):
-        raise ValueError(
-            f"data.train and data.dev must be lists of files for {OBJECTIVE}, got a table."
-        )
 
 
 def _tokenizer(name: str) -> CharacterTokenizer:

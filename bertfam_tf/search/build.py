@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from bertfam_tf import files
+from bertfam_tf import files, tasks
 from bertfam_tf.data import Row, Rows
 from bertfam_tf.metrics import unit_length
 from bertfam_tf.names import unknown
@@ -34,6 +34,24 @@ from bertfam_tf.tasks.precision import ranges_of
 _PART_ROWS = 1024
 _BUILD_STATE = ("ranges", "documents")
 _log = logging.getLogger(__name__)
+
+
+def embedder(path: str | Path) -> TextEmbedder:
+    """Returns the embedder at a path.
+
+    Args:
+        path: a saved task, or a checkpoint that ``TextEmbedder.from_pretrained`` reads.
+
+    Raises:
+        CheckpointError: as ``tasks.load`` and ``from_pretrained`` raise it.
+        ValueError: if the saved task is of another kind.
+    """
+    if not tasks.is_saved(path):
+        return TextEmbedder.from_pretrained(path)
+    task = tasks.load(path)
+    if not isinstance(task, TextEmbedder):
+        raise ValueError(f"{path} is a {type(task).__name__}, expected a TextEmbedder.")
+    return task
 
 
 def build(

@@ -14,6 +14,9 @@ import keras
 
 from bertfam_tf.training import replicas
 
+if keras.backend.backend() == "tensorflow":  # where models accumulate
+    import tensorflow as tf
+
 
 def split(data: Any, parts: int) -> tuple[Any, Callable[[Any], Any]]:
     """Splits a batch, or a replica's shard of it, into micro-batches of consecutive rows.
@@ -26,8 +29,6 @@ def split(data: Any, parts: int) -> tuple[Any, Callable[[Any], Any]]:
         The number of micro-batches, an int32 scalar, all but the last with the same number of rows;
         and a function from the index of a micro-batch to its data.
     """
-    import tensorflow as tf
-
     tensors = [x for x in keras.tree.flatten(data) if x is not None]
     rows = tf.shape(tensors[0])[0]
     checks = [
@@ -56,7 +57,6 @@ def total_counts(
         names: the names of the counts.
         number: the number of micro-batches.
     """
-    import tensorflow as tf
 
     def body(index: Any, sums: tuple) -> tuple:
         new = counts(index)
@@ -85,8 +85,6 @@ def summed_gradients(
     Returns:
         A dense gradient for each variable; None for variables that the loss does not depend on.
     """
-    import tensorflow as tf
-
     reached = [False] * len(variables)
 
     def body(index: Any, sums: tuple) -> tuple:

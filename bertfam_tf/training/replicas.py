@@ -1,6 +1,6 @@
 """Support for models that are built in a ``tf.distribute`` strategy's scope and used outside of it.
 
-All functions except ``strategy`` do nothing on backends other than TensorFlow.
+They do nothing where Keras does not run on TensorFlow, except for ``strategy``, which needs it.
 """
 
 from __future__ import annotations
@@ -17,10 +17,15 @@ import keras
 
 from bertfam_tf.training.settings import check_strategy
 
+if keras.backend.backend() == "tensorflow":
+    import tensorflow as tf
+else:
+    tf = None
+
 
 def scope(model: keras.Model) -> Any:
     """Returns the scope that ``model`` was built in."""
-    if keras.backend.backend() != "tensorflow":
+    if tf is None:
         return contextlib.nullcontext()
     return model.distribute_strategy.scope()
 
@@ -38,8 +43,6 @@ def strategy(name: str) -> Any:
         ValueError: for any other name. Parameter servers are not supported, because Keras 3 has no
             asynchronous ``fit``.
     """
-    import tensorflow as tf
-
     check_strategy(name)
     if name == "none":
         return tf.distribute.get_strategy()
@@ -75,10 +78,8 @@ def all_gather(value: int, strategy: Any = None) -> list[int]:
         The numbers of all replicas, in order; replicas of one worker have the same number. Only
         ``value`` if there are not several workers.
     """
-    if keras.backend.backend() != "tensorflow":
+    if tf is None:
         return [value]
-    import tensorflow as tf
-
     strategy = strategy or tf.distribute.get_strategy()
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return [value]
@@ -89,7 +90,6 @@ def all_gather(value: int, strategy: Any = None) -> list[int]:
 @functools.cache
 def _gather(strategy: Any) -> Callable:
     """Returns a function that gathers a number from all replicas of a multi-worker strategy."""
-    import tensorflow as tf
 
     def gathered(number: Any) -> Any:
         context = tf.distribute.get_replica_context()
@@ -108,19 +108,15 @@ def wait_for_workers(strategy: Any = None) -> None:
 
 def several() -> bool:
     """Whether the current strategy has several replicas."""
-    if keras.backend.backend() != "tensorflow":
+    if tf is None:
         return False
-    import tensorflow as tf
-
     return tf.distribute.get_strategy().num_replicas_in_sync > 1
 
 
 def total(value: Any) -> Any:
     """Returns a tensor's sum over all replicas; outside of a replica context the tensor."""
-    if keras.backend.backend() != "tensorflow":
+    if tf is None:
         return value
-    import tensorflow as tf
-
     if tf.distribute.in_cross_replica_context():
         return value
     context = tf.distribute.get_replica_context()
@@ -135,10 +131,8 @@ def reducible(results: Any) -> Any:
     With several workers Keras takes means over axis 0, which scalars do not have (keras#20585), so
     each becomes a vector of size 1.
     """
-    if keras.backend.backend() != "tensorflow":
+    if tf is None:
         return results
-    import tensorflow as tf
-
     several = isinstance(tf.distribute.get_strategy(), tf.distribute.MultiWorkerMirroredStrategy)
     if not several or tf.distribute.in_cross_replica_context():
         return results
@@ -155,10 +149,8 @@ def check_optimizer(optimizer: Any) -> None:
         ValueError: if its variables were created outside of the scope, or it accumulates gradients,
             which Keras cannot do in replicas.
     """
-    if keras.backend.backend() != "tensorflow":
+    if tf is None:
         return
-    import tensorflow as tf
-
     if not isinstance(optimizer, keras.optimizers.Optimizer) or not tf.distribute.has_strategy():
         return
     # With accumulated gradients, ``iterations`` is computed from this variable.
@@ -189,7 +181,7 @@ def build(model: keras.Model, iterator: Any, data_batch: Any) -> None:
         model: a compiled functional model.
         iterator, data_batch: the arguments of ``_maybe_symbolic_build``.
     """
-    if keras.backend.backend() != "tensorflow":
+    if tf is None:
         return
     if data_batch is None:
         spec = iterator.data_adapter.get_tf_dataset().element_spec
@@ -209,8 +201,6 @@ def build(model: keras.Model, iterator: Any, data_batch: Any) -> None:
 
 def _create_variables(function: Callable, *tensors: Any) -> None:
     """Traces a function with symbolic tensors, to create its variables."""
-    import tensorflow as tf
-
     specs = keras.tree.map_structure(
         lambda x: x if x is None else tf.TensorSpec(x.shape, x.dtype), tensors
     )
@@ -224,10 +214,8 @@ def without_trace_warnings(function: Callable) -> Callable:
     TensorFlow counts traces by code, and all models share the code of Keras' loop: a few models,
     each traced once, would look like one that is traced repeatedly.
     """
-    if keras.backend.backend() != "tensorflow":
+    if tf is None:
         return function
-    import tensorflow as tf
-
     for traced in inspect.getclosurevars(function).nonlocals.values():
         if isinstance(traced, tf.types.experimental.PolymorphicFunction):
             traced._omit_frequent_tracing_warning = True

@@ -603,7 +603,7 @@ def test_errors(recipe):
         (dict(masking={"rate": 2.0}), "rate must be from 0 to 1"),
         (dict(family="gpt2"), "gpt2 has no masked_lm head, which the objective mlm trains"),
         (dict(data={"train": ["nowhere.txt"]}), "There is no file nowhere.txt"),
-        (dict(data={"format": "stream"}), "objectives must be clm on a stream"),
+        (dict(data={"format": "stream"}), "objectives must be clm for data.format stream"),
         (dict(data={"length": 600}), "stages.*length must be at most the .* got 600"),
     ):
         with pytest.raises(ValueError, match=message):
