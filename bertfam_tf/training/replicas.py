@@ -1,6 +1,6 @@
 """Support for models that are built in a ``tf.distribute`` strategy's scope and used outside of it.
 
-They do nothing where Keras does not run on TensorFlow, except for ``strategy``, which needs it.
+All functions except ``strategy`` do nothing on backends other than TensorFlow.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ def strategy(name: str) -> Any:
         ValueError: for any other name. Parameter servers are not supported, because Keras 3 has no
             asynchronous ``fit``.
     """
+    import tensorflow as tf
+
     check_strategy(name)
     if name == "none":
         return tf.distribute.get_strategy()
