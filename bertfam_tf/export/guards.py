@@ -188,12 +188,11 @@ def invalid_requests(
                 {name: np.take(x, [], axis=axis) for name, x in good.items()},
             )
     if limits.length is not None:
-        too_long = limits.length + 1
+        axis, too_long = _length_axis(specs), limits.length + 1
         yield (
             f"rows of {too_long} values",
-            {name: _lengthened(x, _length_axis(specs), too_long) for name, x in good.items()},
+            {
+                name: np.resize(x, (*x.shape[:axis], too_long, *x.shape[axis + 1 :]))
+                for name, x in good.items()
+            },
         )
-
-
-def _lengthened(x: np.ndarray, axis: int, length: int) -> np.ndarray:
-    return np.resize(x, (*x.shape[:axis], length, *x.shape[axis + 1 :]))

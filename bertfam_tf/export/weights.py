@@ -96,7 +96,8 @@ class StoredWeights:
         for variable in task.weights if precision != "float32" else ():
             is_matrix = len(variable.shape) > 1 and variable.dtype == "float32"
             # In the others, dense layers have weights of their own.
-            is_converted = precision.endswith("-weights") or _is_large_table(variable)
+            is_large_table = _is_table(variable) and variable.shape[0] > SMALL_TABLE
+            is_converted = precision.endswith("-weights") or is_large_table
             if is_matrix and is_converted and id(variable) not in left_out:
                 stored = store(variable)
                 if stored is not None:
@@ -163,10 +164,6 @@ def _to_bfloat16(variable: Any) -> StoredWeight:
 
 def _is_table(variable: Any) -> bool:
     return variable.name.startswith("embedding")
-
-
-def _is_large_table(variable: Any) -> bool:
-    return _is_table(variable) and variable.shape[0] > SMALL_TABLE
 
 
 def _to_int8(variable: Any) -> StoredWeight | None:

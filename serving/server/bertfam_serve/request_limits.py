@@ -6,8 +6,7 @@ Each error names the limit and the flag of ``bertfam serve`` that raises it. The
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -145,9 +144,6 @@ def _count_values(body: bytes) -> int:
             continue
         quotes = np.cumsum(codes == _QUOTE, dtype=np.uint8) + np.uint8(inside)
         inside = int(quotes[-1]) % 2
-        count += int(np.count_nonzero(_any_of(codes, _SEPARATORS) & (quotes % 2 == 0)))
+        separates = np.logical_or.reduce([codes == code for code in _SEPARATORS])
+        count += int(np.count_nonzero(separates & (quotes % 2 == 0)))
     return count
-
-
-def _any_of(codes: np.ndarray, characters: Iterable[int]) -> Any:
-    return np.logical_or.reduce([codes == code for code in characters])

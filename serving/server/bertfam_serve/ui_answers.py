@@ -278,7 +278,7 @@ _READERS: list[tuple[set[str], Reader]] = [
 
 def _marked(text: str, spans: list[tuple[int, int, str, float]]) -> MarkedText:
     """Splits a text into parts; of overlapping spans, the first is highlighted."""
-    text = _as_utf8(text)
+    text = _encode(text).decode()
     parts, at = [], 0
     for start, end, label, score in sorted(spans):
         if at <= start < end <= len(text):
@@ -320,10 +320,6 @@ def _strings(items: list[bytes]) -> np.ndarray:
 
 def _encode(text: str) -> bytes:
     return text.encode("utf-8", "replace")
-
-
-def _as_utf8(text: str) -> str:
-    return _encode(text).decode()
 
 
 def _text(value: Any) -> str:
