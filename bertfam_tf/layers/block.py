@@ -10,6 +10,7 @@ import keras
 from bertfam_tf.layers.attention import Projections, merged_arguments
 from bertfam_tf.layers.fused import Dropout, LayerNormalization
 from bertfam_tf.layers.tracing import call_once_traced
+from bertfam_tf.validation import one_of
 
 _SCOPE = threading.local()
 
@@ -71,8 +72,7 @@ class TransformerBlock(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        if norm not in ("post", "pre"):
-            raise ValueError(f"norm must be 'post' or 'pre', got {norm!r}.")
+        one_of("norm", norm, ("post", "pre"))
         self.norm = norm
         self.drops_attention = drops_attention
         self.attention = attention

@@ -9,7 +9,6 @@ from bertfam_tf.models import bert, encoder, formats, heads
 from bertfam_tf.models.base import MAX_LAYERS
 from bertfam_tf.models.formats import TF1
 from bertfam_tf.models.parts import Parts
-from bertfam_tf.names import unknown
 from bertfam_tf.registry import (
     TORCH,
     DenseSpec,
@@ -21,6 +20,7 @@ from bertfam_tf.registry import (
     TokenizerSpec,
     register,
 )
+from bertfam_tf.validation import one_of
 
 # Whether the layers of a group share their (attention, feed-forward).
 _SHARED = {
@@ -70,8 +70,7 @@ def wire(config: AlbertConfig, parts: Parts) -> tuple[dict, dict]:
 
 
 def _blocks(config: AlbertConfig, parts: Parts) -> list[layers.TransformerBlock]:
-    if config.sharing not in _SHARED:
-        raise ValueError(unknown("sharing", config.sharing, _SHARED))
+    one_of("sharing", config.sharing, _SHARED)
     if not 1 <= config.num_groups <= config.num_layers:
         raise ValueError(f"{config.num_groups} groups do not fit {config.num_layers} layers.")
     if config.num_layers * config.layers_per_group > MAX_LAYERS:

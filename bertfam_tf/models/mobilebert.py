@@ -9,9 +9,9 @@ from keras import ops
 from bertfam_tf import layers
 from bertfam_tf.models import bert, encoder
 from bertfam_tf.models.parts import Parts
-from bertfam_tf.names import unknown
 from bertfam_tf.registry import TORCH, Family, HeadSpec, TiedOutputSpec, TokenizerSpec, register
 from bertfam_tf.sources import CheckpointError
+from bertfam_tf.validation import one_of
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,6 @@ class MobileBertConfig(bert.BertConfig):
     dropout: float = 0.0
     pooled_activation: bool = True
     reads_padding: bool = False
-
-
-_NORMS = ("no_norm", "layer_norm")
 
 
 def _norm(
@@ -86,8 +83,7 @@ def _block(config: MobileBertConfig, *, name: str, dtype: Any = None) -> layers.
 
 def wire(config: MobileBertConfig, parts: Parts) -> tuple[dict, dict]:
     """Wires BERT with projected trigrams for token embeddings, and bottlenecks for blocks."""
-    if config.norm not in _NORMS:
-        raise ValueError(unknown("norm", config.norm, _NORMS))
+    one_of("norm", config.norm, ("no_norm", "layer_norm"))
     inputs = encoder.inputs(config)
     table = parts(
         "token_embedding", encoder.table, config, config.vocab_size, config.embedding_size

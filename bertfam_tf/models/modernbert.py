@@ -10,7 +10,6 @@ from bertfam_tf import layers
 from bertfam_tf.models import bert, encoder
 from bertfam_tf.models.base import MAX_LAYERS
 from bertfam_tf.models.parts import Parts
-from bertfam_tf.names import unknown
 from bertfam_tf.registry import (
     LABELS,
     TORCH,
@@ -26,6 +25,7 @@ from bertfam_tf.registry import (
     TokenizerSpec,
     register,
 )
+from bertfam_tf.validation import one_of
 
 
 @dataclass(frozen=True)
@@ -93,8 +93,7 @@ def _block(config: ModernBertConfig, first: bool, *, name: str, dtype: Any = Non
 
 def wire(config: ModernBertConfig, parts: Parts) -> tuple[dict, dict]:
     """Wires token embeddings, norm; blocks with one of two masks and rotations each; norm."""
-    if config.pooling not in ("cls", "mean"):
-        raise ValueError(unknown("pooling", config.pooling, ("cls", "mean")))
+    one_of("pooling", config.pooling, ("cls", "mean"))
     inputs = encoder.inputs(config)
     tokens, padding_mask = inputs["token_ids"], inputs["padding_mask"]
     x = encoder.embed(config, parts, inputs, positions=None)

@@ -7,7 +7,6 @@ from keras import ops
 from bertfam_tf import layers
 from bertfam_tf.models import encoder, heads, relative
 from bertfam_tf.models.parts import Parts
-from bertfam_tf.names import unknown
 from bertfam_tf.registry import (
     LABELS,
     TORCH,
@@ -22,6 +21,7 @@ from bertfam_tf.registry import (
     TokenizerSpec,
     register,
 )
+from bertfam_tf.validation import one_of
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,7 @@ class XlnetConfig(relative.RelativeConfig):
 
 def wire(config: XlnetConfig, parts: Parts) -> tuple[dict, dict]:
     """Wires a content stream, and a query stream that does not attend to its own position."""
-    if config.attn_type not in ("bi", "uni"):
-        raise ValueError(unknown("attn_type", config.attn_type, ("bi", "uni")))
+    one_of("attn_type", config.attn_type, ("bi", "uni"))
     head_size = encoder.head_size(config)
     both = config.attn_type == "bi"
     inputs = relative.inputs(config, parts, "segment_ids", "perm_mask", "target_mapping")
