@@ -193,6 +193,14 @@ def read_json(file: Path, error: type[ValueError] = ValueError) -> Any:
     return content
 
 
+def read_object(file: Path, error: type[ValueError] = ValueError) -> dict[str, Any]:
+    """Reads a JSON object. Arguments and errors as for ``read_json``; also for other values."""
+    content = read_json(file, error)
+    if not isinstance(content, dict):
+        raise error(f"{file}: found a {type(content).__name__}, expected a JSON object.")
+    return content
+
+
 def is_shallow(content: Any) -> bool:
     """Returns whether parsed JSON is nested at most ``MAX_JSON_DEPTH`` levels deep."""
     level = [content] if isinstance(content, dict | list) else []

@@ -57,7 +57,7 @@ FORMAT = Format(f"{OPTIONS} with {WEIGHTS} (AllenNLP's ELMo)", matches, read)
 
 def _fields(file: Path, names: FormatNames) -> dict[str, Any]:
     """Returns the fields of the family's config in a file of options."""
-    options = _flat(parsing.read_json(file, CheckpointError), file)
+    options = _flat(parsing.read_object(file, CheckpointError), file)
     filters = options.pop(_FILTERS, None)
     if not isinstance(filters, list) or not all(
         isinstance(pair, list) and len(pair) == 2 for pair in filters
@@ -82,10 +82,8 @@ def _fields(file: Path, names: FormatNames) -> dict[str, Any]:
     return fields
 
 
-def _flat(options: Any, file: Path) -> dict[str, Any]:
+def _flat(options: dict[str, Any], file: Path) -> dict[str, Any]:
     """Returns entries by their keys joined with dots, of the model only, without its training."""
-    if not isinstance(options, dict):
-        raise CheckpointError(f"{file} must be a JSON object, got {truncated_repr(options)}.")
     flat: dict[str, Any] = {}
     for part in ("lstm", "char_cnn"):
         entries = options.get(part)

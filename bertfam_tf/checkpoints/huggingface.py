@@ -148,10 +148,7 @@ def read_config(directory: Path) -> dict[str, Any]:
     file = directory / CONFIG
     if not file.is_file():
         raise CheckpointError(f"No {CONFIG} in {directory}.")
-    values = parsing.read_json(file, CheckpointError)
-    if not isinstance(values, dict):
-        raise CheckpointError(f"{file} has no 'model_type'; expected a Hugging Face config.")
-    return values
+    return parsing.read_object(file, CheckpointError)
 
 
 def names_of(record: Family) -> HuggingFaceNames:

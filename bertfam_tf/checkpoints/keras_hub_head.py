@@ -61,8 +61,8 @@ def read(directory: Path, record: Family, fields: Mapping[str, Any]) -> Task:
         if weights.is_file():
             raise CheckpointError(f"{weights} is there, but {file.name}, which describes it, not.")
         return Task(options=options)
-    said = parsing.read_json(file, CheckpointError)
-    config = said.get("config") if isinstance(said, dict) else None
+    said = parsing.read_object(file, CheckpointError)
+    config = said.get("config")
     if not isinstance(config, dict):
         raise CheckpointError(f"{file} has no 'config' of a model with a head.")
     names = record.formats[hub_presets.FORMAT]

@@ -45,9 +45,9 @@ def check_digests(directory: Path, digests: Mapping[str, str]) -> None:
 def read(directory: Path, family: str | None = None) -> Source:
     """Opens a checkpoint; arguments and errors as for ``Format.read``."""
     file = directory / DESCRIPTION
-    values = parsing.read_json(file, CheckpointError)
+    values = parsing.read_object(file, CheckpointError)
     for name, kind in (("family", str), ("config", dict), ("sha256", dict)):
-        if not isinstance(values, dict) or not isinstance(values.get(name), kind):
+        if not isinstance(values.get(name), kind):
             raise CheckpointError(f"{file} is not the description of a model: it has no {name}.")
     if family not in (None, values["family"]):
         raise CheckpointError(f"{file} is for {truncated_repr(values['family'])}, not {family}.")

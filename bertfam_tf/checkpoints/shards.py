@@ -21,8 +21,7 @@ def read(
     if (directory / single).is_file():
         yield from ((tensor.name, tensor) for tensor in tensors(directory / single))
         return
-    content = parsing.read_json(directory / index, CheckpointError)
-    table = content.get("weight_map") if isinstance(content, dict) else None
+    table = parsing.read_object(directory / index, CheckpointError).get("weight_map")
     if not isinstance(table, dict) or not all(isinstance(file, str) for file in table.values()):
         raise CheckpointError(
             f"{directory / index} is not an index of shards: expected a weight_map from "

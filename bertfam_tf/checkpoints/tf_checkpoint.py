@@ -118,8 +118,8 @@ def read(directory: Path, family: str | None = None) -> Source:
 
 def _read_json(file: Path, family: str | None, format: str) -> tuple[Family, Config]:
     """Returns the family and config of a JSON file with the keys of Hugging Face's configs."""
-    values = parsing.read_json(file, CheckpointError)
-    if not isinstance(values, dict) or "hidden_size" not in values:
+    values = parsing.read_object(file, CheckpointError)
+    if "hidden_size" not in values:
         raise CheckpointError(f"{file} has no 'hidden_size'; expected the config of an encoder.")
     # Model Garden writes additional options, and null for those that are not used.
     values = {k: v for k, v in values.items() if k != "backward_compatible" and v is not None}

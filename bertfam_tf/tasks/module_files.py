@@ -53,10 +53,7 @@ def check_names(file: Path, said: Mapping[str, Any]) -> None:
 
 def read_object(file: Path) -> dict[str, Any]:
     """A JSON object; empty if there is no such file."""
-    content = parsing.read_json(file, CheckpointError) if file.exists() else {}
-    if not isinstance(content, dict):
-        raise CheckpointError(f"{file} is not a JSON object.")
-    return content
+    return parsing.read_object(file, CheckpointError) if file.exists() else {}
 
 
 def typed(file: Path, said: Mapping[str, Any], key: str, kind: type, default: Any) -> Any:

@@ -30,14 +30,6 @@ def read_lines(path: Path) -> list[str]:
     return [line.removesuffix("\r") for line in lines]
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Returns the JSON object in a file, or raises ValueError."""
-    content = parsing.read_json(path)
-    if not isinstance(content, dict):
-        raise ValueError(f"{path}: found a {type(content).__name__}, expected a JSON object.")
-    return content
-
-
 # The types of values in tokenizer_config.json; null is the same as a missing key.
 _CONFIG_TYPES: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(
@@ -65,7 +57,7 @@ _CONFIG_TYPES: dict[str, type | tuple[type, ...]] = {
 
 def read_tokenizer_config(path: Path) -> dict[str, Any]:
     """Returns the content of a ``tokenizer_config.json``, or raises ValueError for wrong types."""
-    config = read_json(path)
+    config = parsing.read_object(path)
     for name, kind in _CONFIG_TYPES.items():
         value = config.get(name)
         if value is not None and (
@@ -189,7 +181,7 @@ def token_text(token: Any, path: Path) -> str:
 
 def read_vocabulary_json(path: Path) -> list[str]:
     """Returns the pieces of a ``vocab.json`` in the order of their ids, or raises ValueError."""
-    return in_order(read_json(path), path)
+    return in_order(parsing.read_object(path), path)
 
 
 def in_order(ids: dict[str, int], source: str | Path) -> list[str]:
@@ -239,7 +231,7 @@ def index_of_pieces(
 def check_added_tokens(folder: Path, ids: Mapping[str, int]) -> None:
     """Raises ValueError if the vocabulary lacks tokens of ``added_tokens.json``."""
     file = folder / ADDED_FILE
-    added = read_json(file) if file.is_file() else {}
+    added = parsing.read_object(file) if file.is_file() else {}
     lost = [token for token, index in added.items() if ids.get(token) != index]
     if lost:
         raise ValueError(

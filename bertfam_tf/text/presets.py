@@ -8,8 +8,9 @@ from typing import Any
 
 from bertfam_tf import models, registry  # noqa: F401  (importing models registers the families)
 from bertfam_tf.names import truncated_repr
+from bertfam_tf.parsing import read_object
 from bertfam_tf.registry import TokenizerSpec
-from bertfam_tf.text.files import CONFIG_FILE, MODEL_CONFIG_FILE, read_json
+from bertfam_tf.text.files import CONFIG_FILE, MODEL_CONFIG_FILE
 from bertfam_tf.text.special_tokens import SPECIAL_TOKEN_FIELDS, SpecialTokens
 
 # Generic classes of transformers.
@@ -37,7 +38,7 @@ def stated_classes(folder: Path) -> dict[Path, str]:
         ValueError: if a file is damaged.
     """
     files = [folder / name for name in (CONFIG_FILE, MODEL_CONFIG_FILE)]
-    classes = {file: read_json(file).get("tokenizer_class") for file in files if file.is_file()}
+    classes = {file: read_object(file).get("tokenizer_class") for file in files if file.is_file()}
     return {file: str(name or "").removesuffix("Fast") for file, name in classes.items()}
 
 
@@ -63,7 +64,7 @@ def stated_model(folder: Path) -> str | None:
         ValueError: if the file is damaged.
     """
     file = folder / MODEL_CONFIG_FILE
-    model = read_json(file).get("model_type") if file.is_file() else None
+    model = read_object(file).get("model_type") if file.is_file() else None
     if model is not None and not isinstance(model, str):
         raise ValueError(f"{file}: model_type is {truncated_repr(model)}, expected a string.")
     return model

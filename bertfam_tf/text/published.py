@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bertfam_tf.text.files import CONFIG_FILE, JSON_FILE, read_json, write_json
+from bertfam_tf.parsing import read_object
+from bertfam_tf.text.files import CONFIG_FILE, JSON_FILE, write_json
 from bertfam_tf.text.json_writer import special_names, tokenizer_json
 from bertfam_tf.text.kernels.moses import nonbreaking_prefixes
 from bertfam_tf.text.tokenizers.base import Tokenizer
@@ -53,7 +54,7 @@ def save_published(
     if fast is None:
         _check_moses(tokenizer, any_language)
     tokenizer.save(directory)
-    written = read_json(directory / CONFIG_FILE)
+    written = read_object(directory / CONFIG_FILE)
     name = written["tokenizer_class"]
     tokens = special_names(tokenizer)
     if pad_id is not None:

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from bertfam_tf.names import truncated_repr
-from bertfam_tf.text.files import in_order, read_json, section, token_text
+from bertfam_tf.parsing import read_object
+from bertfam_tf.text.files import in_order, section, token_text
 from bertfam_tf.text.tokenizer_json_tokens import (
     PROCESSORS,
     AddedTokens,
@@ -164,7 +165,7 @@ def read(path: Path, kind: str) -> Pipeline:
         ValueError: if the file is damaged, of another model, or has an option that is not known
             here.
     """
-    content = read_json(path)
+    content = read_object(path)
     model = _model(section(content, "model", path), kind, path)
     pieces, scores = _vocabulary(content, model.kind, path)
     processors = _steps(content, "post_processor", "processors", PROCESSORS, path)
@@ -186,7 +187,7 @@ def kind_of(path: Path) -> str:
     Raises:
         ValueError: if the file is damaged, or of no such kind.
     """
-    content = read_json(path)
+    content = read_object(path)
     model = section(content, "model", path)
     kind = _model_kind(model)
     kinds = {"WordPiece": "wordpiece", "Unigram": "unigram", "WordLevel": "words"}

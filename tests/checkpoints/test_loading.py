@@ -166,7 +166,10 @@ DAMAGES = {
     "no config": (lambda d: (d / "config.json").unlink(), r"No config\.json in .*checkpoint"),
     "no weights": (lambda d: (d / WEIGHTS).unlink(), r"No weights in .*expected model\.safe"),
     "config is text": (lambda d: (d / "config.json").write_text("{"), r"config\.json is not JSON"),
-    "config is a list": (lambda d: (d / "config.json").write_text("[]"), "no 'model_type'"),
+    "config is a list": (
+        lambda d: (d / "config.json").write_text("[]"),
+        "found a list, expected a JSON object",
+    ),
     "config is binary": (
         lambda d: (d / "config.json").write_bytes(b"\xff\xfe"),
         r"config\.json is not JSON",

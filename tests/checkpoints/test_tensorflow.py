@@ -240,7 +240,7 @@ FILES = {
     "empty index": (lambda d: (d / INDEX).write_bytes(b""), "cannot be read as a TensorFlow"),
     "a changed byte": (_flip, "cannot be read from .*damaged"),
     "config is text": (_text("{"), r"bert_config\.json is not JSON"),
-    "config is a list": (_text("[]"), "has no 'hidden_size'"),
+    "config is a list": (_text("[]"), "found a list, expected a JSON object"),
     "another vocabulary": (_config(vocab_size=65), r"word_embeddings \(64, 32\), expected"),
     "more layers": (_config(num_hidden_layers=4), "Missing tensors: bert/encoder/layer_3/"),
     "fewer layers": (

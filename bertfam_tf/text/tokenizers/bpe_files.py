@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from bertfam_tf.parsing import read_object
 from bertfam_tf.text.files import (
     JSON_FILE,
     MERGES_FILE,
     MODEL_CONFIG_FILE,
     VOCABULARY_JSON,
-    read_json,
     read_lines,
     read_merges,
     read_vocabulary_json,
@@ -56,7 +56,7 @@ def read_files(path: Path, max_pieces: int | None) -> dict[str, Any]:
     if len(vocabularies) == len(codes) == 1:
         if max_pieces is None:
             model = path / MODEL_CONFIG_FILE
-            stated = read_json(model).get("n_words") if model.is_file() else None
+            stated = read_object(model).get("n_words") if model.is_file() else None
             max_pieces = stated or _PUBLISHED_SIZES.get(vocabularies[0].name)
         pieces = _read_fast_bpe_vocabulary(vocabularies[0])[:max_pieces]
         return {"vocabulary": pieces, "merges": _read_codes(codes[0])}

@@ -10,7 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from bertfam_tf.names import truncated_repr
-from bertfam_tf.text.files import CONFIG_FILE, read_json
+from bertfam_tf.parsing import read_object
+from bertfam_tf.text.files import CONFIG_FILE
 from bertfam_tf.text.kernels.graph import Pieces
 from bertfam_tf.text.special_tokens import Layout, SpecialTokens
 from bertfam_tf.text.splitting import Split, WordSplitter
@@ -159,7 +160,7 @@ class CharacterTokenizer(Tokenizer):
             raise FileNotFoundError(
                 f"{folder}: expected {CONFIG_FILE} or one {_OPTIONS}, found {len(files)}."
             )
-        characters = read_json(files[0]).get("char_cnn")
+        characters = read_object(files[0]).get("char_cnn")
         if not isinstance(characters, dict) or "max_characters_per_token" not in characters:
             raise ValueError(f"{files[0]}: found no char_cnn.max_characters_per_token.")
         return {"max_characters": characters["max_characters_per_token"]}, files[0]

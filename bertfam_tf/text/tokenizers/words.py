@@ -19,7 +19,7 @@ import tensorflow_text as tf_text
 from bertfam_tf import files, parsing
 from bertfam_tf.names import truncated, truncated_repr
 from bertfam_tf.text import pickles
-from bertfam_tf.text.files import JSON_FILE, MODEL_CONFIG_FILE, read_json, read_lines
+from bertfam_tf.text.files import JSON_FILE, MODEL_CONFIG_FILE, read_lines
 from bertfam_tf.text.kernels import unicode
 from bertfam_tf.text.kernels.character_map import CharacterMap
 from bertfam_tf.text.kernels.graph import Pieces, row_of_each, word_edges
@@ -185,7 +185,7 @@ class WordTokenizer(Tokenizer):
     def _read_files(cls, path: Path, folder: Path) -> tuple[dict[str, Any], Path]:
         arguments: dict[str, Any] = {}
         config = folder / MODEL_CONFIG_FILE
-        if config.is_file() and "cutoffs" in (model := read_json(config)):
+        if config.is_file() and "cutoffs" in (model := parsing.read_object(config)):
             arguments["cutoffs"] = model["cutoffs"]
         source = folder / _VOCABULARY_FILE
         if source.is_file():
