@@ -6,6 +6,7 @@ import pickle
 import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -260,7 +261,7 @@ def test_config_round_trip():
 def test_save_and_load(tmp_path):
     odd = {
         "lower_case": False, "strip_accents": True, "split_chinese": False,
-        "special_tokens_in_text": False, "max_chars_per_word": 9,
+        "special_tokens_in_text": False, "max_chars_per_word": np.int64(9),
     }  # fmt: skip
     for number, options in enumerate(({}, odd)):
         one = WordPieceTokenizer.from_config({"vocabulary": PIECES, **options})

@@ -136,7 +136,7 @@ class WordPieceTokenizer(Tokenizer):
             "lower_case": lower_case,
             "strip_accents": strip_accents,
             "split_chinese": split_chinese,
-            "max_chars_per_word": max_chars_per_word,
+            "max_chars_per_word": int(max_chars_per_word),
             "clean_text": clean_text,
         }
         super().__init__(
