@@ -54,7 +54,11 @@ from bertfam_tf.text.special_tokens import (
 from bertfam_tf.text.tokenizer_json import Pipeline, read
 from bertfam_tf.text.tokenizer_json_tokens import added_section
 from bertfam_tf.text.tokenizers.base import Tokenizer
-from bertfam_tf.text.tokenizers.matching import matcher, normalized_tokens_in_text
+from bertfam_tf.text.tokenizers.matching import (
+    SpecialTokenMatcher,
+    matcher,
+    normalized_tokens_in_text,
+)
 
 _SPACE = "▁"
 _STEPS = "Lowercase, NFC, NFD, NFKC, NFKD, Precompiled, Replace, Strip, StripAccents"
@@ -128,8 +132,6 @@ class UnigramTokenizer(Tokenizer):
                 f"found {len(scores)} scores for {self.vocab_size} pieces with the unknown piece "
                 f"{self.unk_id}, expected at most one for each piece, and one for that."
             )
-        later = normalized_tokens_in_text(special_tokens)
-        self._normalized_matcher = matcher(later, special_tokens, self._state.ids, anything=True)
         self._bytes = None
         if byte_fallback:
             names = [f"<0x{byte:02X}>" for byte in range(256)]
@@ -146,17 +148,20 @@ class UnigramTokenizer(Tokenizer):
             self._shown_first = tf.constant(
                 [piece.replace(_SPACE, "" if prefix else " ") for piece in self._state.pieces]
             )
-        self._check_normalized_tokens(later)
+            self._normalized_matcher = self._make_normalized_matcher(
+                normalized_tokens_in_text(special_tokens)
+            )
 
-    def _check_normalized_tokens(self, tokens: Sequence[str]) -> None:
-        for token in tokens:
-            with tf.init_scope():
-                normalized = self._normalized(tf.constant([token])).strings()[0].numpy().decode()
-            if normalized != token:
-                raise ValueError(
-                    f"added token {token!r} is {normalized!r} in normalized text, expected no "
-                    "change."
-                )
+    def _make_normalized_matcher(self, tokens: Sequence[str]) -> SpecialTokenMatcher | None:
+        """Returns the matcher of tokens that are looked for in normalized texts."""
+        exact = matcher(tokens, self.special_tokens, self._state.ids, anything=True)
+        if exact is None:
+            return None
+        forms = self._normalized(tf.constant(tokens)).strings().numpy().tolist()
+        if b"" in forms:
+            token = tokens[forms.index(b"")]
+            raise ValueError(f"nothing is left of the added token {token!r} in normalized text.")
+        return SpecialTokenMatcher(exact.ids, forms, exact.lstrip)
 
     # The graph.
 

@@ -283,7 +283,8 @@ class WordPieceTokenizer(Tokenizer):
         Normalized text has as many spaces between two characters as separate them there, so a
         token's normalized form is only found where the text has the token.
         """
-        if not tokens:
+        exact = matcher(tokens, self.special_tokens, self._state.ids, anything=True)
+        if exact is None:
             return None
         forms = [text.strip(b" ") for text in self._normalizer.normalize(tokens).numpy()]
         for token, form in zip(tokens, forms, strict=True):
@@ -292,8 +293,6 @@ class WordPieceTokenizer(Tokenizer):
                     f"the special token {truncated_repr(token)} of the normalized text has "
                     "characters that no piece of the vocabulary has, or white space around it."
                 )
-        exact = matcher(tokens, self.special_tokens, self._state.ids, anything=True)
-        assert exact is not None
         return SpecialTokenMatcher(exact.ids, forms, exact.lstrip)
 
     def _may_contain_special(self, texts: tf.Tensor, pieces: Pieces) -> tf.Tensor:
