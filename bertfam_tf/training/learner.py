@@ -184,9 +184,9 @@ class Learner(keras.Model):
 
         Raises:
             ValueError: if the optimizer was created outside of the strategy's scope; or
-                ``accumulation_steps`` is below 1, or above 1 with a ``loss``, ``jit_compile``,
-                ``gradient_accumulation_steps`` of the optimizer, or another backend than
-                TensorFlow.
+                ``accumulation_steps`` is below 1, or above 1 with a ``loss``, a subclass's own
+                ``compute_loss``, ``jit_compile``, ``gradient_accumulation_steps`` of the optimizer,
+                or another backend than TensorFlow.
         """
         backend = keras.backend.backend()
         kwargs.setdefault("jit_compile", backend == "jax")
@@ -196,6 +196,8 @@ class Learner(keras.Model):
             other = f"Keras on {backend}"
         elif loss is not None or self._losses_seen is None:
             other = "a loss of compile, whose means are not sums and counts"
+        elif type(self).compute_loss is not Learner.compute_loss:
+            other = "an overridden compute_loss, which micro-batches do not call"
         elif kwargs["jit_compile"]:
             other = "jit_compile, which needs to know how many rows a part has"
         elif getattr(optimizer, "gradient_accumulation_steps", None):

@@ -282,6 +282,15 @@ def test_what_is_refused():
     ):
         with pytest.raises(ValueError, match=message):
             model.compile(**given)
+
+    class Doubled(Learner):
+        def compute_loss(self, *args, **kwargs):
+            return 2 * super().compute_loss(*args, **kwargs)
+
+    doubled = Doubled(model.inputs, model.outputs, model.objectives)
+    doubled.compile()
+    with pytest.raises(ValueError, match="must be 1 with an overridden compute_loss"):
+        doubled.compile(accumulation_steps=2)
     for given, message in (
         (dict(accumulation_steps=0), "train.accumulation_steps must be at least 1"),
         (dict(accumulation_steps=64), "must be at most the 32 examples of train.batch_size"),
