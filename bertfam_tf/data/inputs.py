@@ -158,11 +158,14 @@ def _generated(x: Any, fields: Fields, prepare: Prepare | None) -> tf.data.Datas
 
     def epoch() -> Iterator[Any]:
         numbers = itertools.count() if x.num_batches is None else range(x.num_batches)
+        x.on_epoch_begin()
         yield from (x[i] for i in numbers)
         x.on_epoch_end()
 
     if isinstance(x, keras.utils.PyDataset):
-        dataset = _from_batches(epoch, fields, prepare)
+        if x.num_batches == 0:
+            raise ValueError(NO_TEXT)
+        dataset = _from_batches(epoch, fields, prepare, x[0])
         if x.num_batches is not None:
             dataset = dataset.apply(tf.data.experimental.assert_cardinality(x.num_batches))
         return dataset

@@ -93,13 +93,16 @@ class Batches(keras.utils.PyDataset):
 
     def __init__(self, batches):
         super().__init__()
-        self.batches, self.epochs = batches, 0
+        self.batches, self.begun, self.epochs = batches, 0, 0
 
     def __len__(self):
         return len(self.batches)
 
     def __getitem__(self, index):
         return self.batches[index]
+
+    def on_epoch_begin(self):
+        self.begun += 1
 
     def on_epoch_end(self):
         self.epochs += 1
@@ -119,7 +122,7 @@ def test_generators(indexed):
         assert again == []  # as with Keras, it is read once
         return
     assert again == [_bytes([A[2], *A[:2]]), _bytes([Y[2], *Y[:2]]), [W[2], *W[:2]]]
-    assert given.epochs == 2
+    assert given.begun == given.epochs == 2
 
 
 def test_structures_of_generators():
