@@ -151,6 +151,7 @@ class EmbedderTrainer(TextLearner):
             inputs, vectors = rows_of(embedder.components.inputs, embedder)  # (batch, texts, width)
             loss = _Similarity(objective, temperature, symmetric, widths)
             super().__init__(inputs, vectors, [loss], **{"name": "embedder_trainer", **kwargs})
+        self.dtype_policy = embedder.dtype_policy
         self._objective = loss
         self._texts = _Texts(embedder, prompts)
         self._mini_batch_size = mini_batch_size

@@ -90,6 +90,7 @@ class MultiTask(TextLearner):
                 ],
                 **{"name": "multi_task", **kwargs},
             )
+        self.dtype_policy = first.dtype_policy
         self._validated: frozenset[str] = frozenset()
 
     @property

@@ -136,6 +136,8 @@ class Task(Hinted, TaskStorage, TaskInference, TaskTraining):
             parts.objectives or ([] if parts.loss is None else [Supervised(parts.loss)]),
             name=name,
         )
+        # Decides on loss scaling, whatever the global policy is.
+        self.dtype_policy = backbone.dtype_policy
         self.options = settings
         self.backbone = backbone
         self.tokenizer = parts.preprocessor.tokenizer

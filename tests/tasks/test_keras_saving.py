@@ -190,6 +190,20 @@ def dropout_rates(task):
     return [x.rate for x in task._flatten_layers() if isinstance(x, keras.layers.Dropout)]
 
 
+@pytest.mark.extended
+def test_loss_scaling_is_the_backbone_s(smallest, tmp_path):
+    """Not the global policy's, which a process that loads a task may not have."""
+    backbone = bf.load_backbone(smallest, dtype="mixed_float16")
+    tokenizer = bf.load_tokenizer(smallest)
+    embedder = bf.TextEmbedder(backbone, tokenizer)
+    tasks = {n: bf.TextClassifier(backbone, tokenizer, 2, pair=False) for n in ("a", "b")}
+    tasks["a"].save(tmp_path / "task.keras")
+    loaded = keras.models.load_model(tmp_path / "task.keras")
+    for model in (loaded, tasks["a"], bf.MultiTask(tasks), bf.EmbedderTrainer(embedder)):
+        model.compile("adam")
+        assert isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
+
+
 def test_names_of_files_that_are_no_models(task, tmp_path):
     with pytest.raises(ValueError, match=r"a directory or as NAME\.keras"):
         task.save(tmp_path / "task.h5")
