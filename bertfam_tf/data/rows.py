@@ -108,13 +108,14 @@ class Rows:
         first_ones: list[str] = []
         broken, first_broken = 0, ""
         for name, reader in self.readers:
-            before = self.count
+            before, invalid = self.count, ""
             for row in self._checked(name, reader):
                 if isinstance(row, InvalidRow):
                     if not self.skip:
                         raise ValueError(str(row))
                     self.skipped[row.kind] += 1
                     self.skipped_lines += row.lines
+                    invalid = invalid or str(row)
                     first_ones += [str(row)] if len(first_ones) < _SHOWN else []
                     continue
                 broken += bool(row.not_utf8)
@@ -126,7 +127,8 @@ class Rows:
                 if self.count == self.limit:
                     break
             if self.count == before:
-                raise ValueError(f"{name} has no rows.")
+                problem = f" that are valid. The first error: {invalid}" if invalid else "."
+                raise ValueError(f"{name} has no rows{problem}")
             if self.count == self.limit:
                 break
         if isinstance(self.target, Names) and not self.target.names:

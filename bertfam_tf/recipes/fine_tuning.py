@@ -202,9 +202,11 @@ def task_options(
     if len(names) == 1 and "labels" in options.keys() - recipe.options.keys():
         files = recipe.data.train
         files = files if isinstance(files, str) else join_names(files, 3)
+        limit = recipe.data.limit
+        rest = "" if limit is None else f" up to data.limit ({limit:,})"
         raise ValueError(
-            f"All rows of {files} have the label {names[0]!r}; {recipe.task} needs at least two "
-            "different labels."
+            f"All rows of {files}{rest} have the label {names[0]!r}; {recipe.task} needs at least "
+            "two different labels."
         )
     return options | with_types(recipe.options, cls.options_type, "options")
 

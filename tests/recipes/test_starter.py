@@ -206,10 +206,13 @@ def test_labels_of_one_row_are_not_held_out(init, tmp_path):
 def test_a_single_label(init, tmp_path, tiny, capsys):
     _csv(tmp_path / "x.csv", [("a film", "good"), ("it is", "good")])
     assert "All rows have the label 'good', and training needs" in init("x.csv")[0]
-    assert main(["train", "x.yaml"]) == 2
-    assert (
-        "All rows of x.csv have the label 'good'; TextClassifier needs" in capsys.readouterr().err
-    )
+    for rows, limit in ((None, "null"), (ROWS, "1")):
+        if rows is not None:
+            _csv(tmp_path / "x.csv", rows)
+        assert main(["train", "x.yaml", f"data.limit={limit}"]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("bertfam train: All rows of x.csv ")
+        assert ("up to data.limit (1)" in error) == (limit == "1")
 
 
 @pytest.mark.extended
