@@ -14,7 +14,7 @@ import numpy as np
 
 from bertfam_tf.data.inputs import examples
 from bertfam_tf.files import HTML, check_kind, write
-from bertfam_tf.names import truncated
+from bertfam_tf.names import NO_TEXT, truncated
 from bertfam_tf.tasks import TextClassifier
 
 _BINS = 10
@@ -256,15 +256,21 @@ def report(task: TextClassifier, x: Any, y: Any, *, batch_size: int = 32) -> Rep
         batch_size: the number of examples in a batch.
 
     Raises:
-        ValueError: if the task is of another kind, a label is not the task's, or there are no
-            examples.
+        ValueError: if the task is of another kind, a label is missing or not the task's, or there
+            are no examples.
     """
     check_task(task)
+    if y is None:
+        raise ValueError("No labels were given with the texts.")
     x, y, _ = examples(x, y, None, task.fields)
     y = [label.decode() if isinstance(label, bytes) else label for label in y]
     task.components.targets.check(y)
     names = task.class_names
     answers = task.predict(x, batch_size=batch_size)
+    if len(answers) != len(y):
+        raise ValueError(f"Texts and labels differ in number: {len(answers)} and {len(y)}.")
+    if not answers:
+        raise ValueError(NO_TEXT)
     known = {name: i for i, name in enumerate(names)}
     right = np.array([known[label] if isinstance(label, str) else int(label) for label in y])
     columns = x if isinstance(x, tuple) else tuple(x.values()) if isinstance(x, dict) else (x,)

@@ -65,6 +65,13 @@ def test_of_a_task(tiny):
     assert report(task, frame, pandas.Series(labels)).texts == found.texts
     with pytest.raises(ValueError, match="'sad'"):
         report(task, TEXTS, ["sad"] * 5)
+    for texts, given, error in (
+        (TEXTS, labels[:1], "Texts and labels differ in number: 5 and 1"),
+        ([], [], "There is no text"),
+        (frame, None, "No labels were given"),
+    ):
+        with pytest.raises(ValueError, match=error):
+            report(task, texts, given)
     with pytest.raises(ValueError, match="got TextEmbedder"):
         report(bf.TextEmbedder(task.backbone, task.tokenizer), TEXTS, labels)
 
