@@ -27,7 +27,7 @@ from bertfam_tf.export.runtime.servable import DEFAULT_SIGNATURE, Servable
 from bertfam_tf.export.runtime.status import Code, ServingError
 from bertfam_tf.export.signatures import signatures
 from bertfam_tf.export.text_model import TextModel
-from bertfam_tf.export.warmup import write_warmup
+from bertfam_tf.export.warmup import check_count, write_warmup
 from bertfam_tf.export.weights import Precision, StoredWeights
 from bertfam_tf.tasks import MultiTask, Task
 from bertfam_tf.validation import in_range, one_of
@@ -253,11 +253,12 @@ def _make(
     # A reference that keeps the stored variables alive: graphs hold none.
     weights = StoredWeights(task, dtype, layers)
     traced = endpoints(task, weights, batching, **options)
+    sizes = _WARMUP_BATCHES if batching is None else batching.allowed_batch_sizes
+    check_count(len(traced), len(sizes))
     _write(task, directory, traced)
     _check_graph(directory)
     extra = directory / EXTRA
     extra.mkdir()
-    sizes = _WARMUP_BATCHES if batching is None else batching.allowed_batch_sizes
     write_warmup(extra, traced, sizes)
     int8 = None
     if layers is not None:

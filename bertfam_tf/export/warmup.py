@@ -15,6 +15,22 @@ from tensorflow_serving.apis import prediction_log_pb2
 from bertfam_tf.data.writing import os_errors
 from bertfam_tf.export.endpoints import EXAMPLES, Endpoint
 from bertfam_tf.export.runtime.loader import WARMUP
+from bertfam_tf.export.runtime.warm_up import MAX_RECORDS
+
+
+def check_count(signatures: int, sizes: int) -> None:
+    """Raises ``ValueError`` for more requests than a server replays.
+
+    Args:
+        signatures: the number of signatures.
+        sizes: the number of batch sizes, one request for each.
+    """
+    if signatures * sizes > MAX_RECORDS:
+        raise ValueError(
+            f"allowed_batch_sizes must be at most {MAX_RECORDS // signatures} for {signatures} "
+            f"signatures, because TensorFlow Serving takes {MAX_RECORDS:,} warm-up requests, got "
+            f"{sizes}."
+        )
 
 
 def write_warmup(directory: Path, endpoints: dict[str, Endpoint], sizes: Iterable[int]) -> None:

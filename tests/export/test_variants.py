@@ -255,3 +255,14 @@ def test_functions_of_one_name_do_not_share_a_queue():
 def test_wrong_settings_of_batching(options, error):
     with pytest.raises(ValueError, match=error):
         BatchingOptions(**options)
+
+
+@pytest.mark.extended
+def test_more_batch_sizes_than_warm_up_requests(smallest, tmp_path):
+    task = bf.TextClassifier.from_pretrained(smallest)
+    options = BatchingOptions(allowed_batch_sizes=tuple(range(1, 1002)))
+    with pytest.raises(
+        ValueError, match=r"allowed_batch_sizes must be at most \d+ for \d sig.*1001"
+    ):
+        task.export(tmp_path / "model", batching=options)
+    assert not (tmp_path / "model").exists()

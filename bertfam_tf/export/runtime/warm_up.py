@@ -10,7 +10,8 @@ from bertfam_tf.export.runtime import requests
 from bertfam_tf.export.runtime.servable import ServableLike
 from bertfam_tf.export.runtime.status import Code, ServingError, invalid
 
-_MAX_RECORDS = 1000
+# TensorFlow Serving's limit.
+MAX_RECORDS = 1000
 _REPLAYED = ("predict_log", "classify_log", "regress_log", "multi_inference_log")
 
 
@@ -48,9 +49,9 @@ def _records(path: str) -> Iterator[prediction_log_pb2.PredictionLog]:
                 yield prediction_log_pb2.PredictionLog.FromString(record)
             except message.DecodeError as error:
                 raise invalid(f"Failed to parse warmup record from {path}") from error
-            if count > _MAX_RECORDS:
+            if count > MAX_RECORDS:
                 raise invalid(
-                    f"Number of warmup records exceeds the maximum ({_MAX_RECORDS}) at {path}"
+                    f"Number of warmup records exceeds the maximum ({MAX_RECORDS}) at {path}"
                 )
     except tf.errors.DataLossError as error:
         raise ServingError(
