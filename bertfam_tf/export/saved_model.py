@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import keras
 import numpy as np
@@ -28,9 +28,9 @@ from bertfam_tf.export.runtime.status import Code, ServingError
 from bertfam_tf.export.signatures import signatures
 from bertfam_tf.export.text_model import TextModel
 from bertfam_tf.export.warmup import check_count, write_warmup
-from bertfam_tf.export.weights import Precision, StoredWeights
+from bertfam_tf.export.weights import Precision, StoredWeights, check_precision
 from bertfam_tf.tasks import MultiTask, Task
-from bertfam_tf.validation import in_range, one_of
+from bertfam_tf.validation import in_range
 
 _LABELS = "labels"
 # Rows of the warm-up requests: a single text, and a batch of more than a hundred tokens. Products
@@ -115,9 +115,10 @@ def export_saved_model(
     Raises:
         FileExistsError: if the version exists.
         ValueError: if the version is not an integer from 0 to 2**63 - 1 (Serving ignores others),
-            or the task has no such option; or, for ``"int8"``, there are several tasks, calibration
-            texts are missing, this TensorFlow lacks the kernel, or the task has no dense layer that
-            keeps its accuracy.
+            or the task has no such option or is in another precision than float32 and ``dtype``
+            is not ``"float32"``; or, for ``"int8"``, there are several tasks, calibration texts are
+            missing, this TensorFlow lacks the kernel, or the task has no dense layer that keeps its
+            accuracy.
         ExportError: if the graph would not run in Serving, its outputs differ from the task's, or
             it accepts requests that do not match its signatures.
         OSError: if writing fails, for example because the disk is full; no version was added.
@@ -127,7 +128,7 @@ def export_saved_model(
     base = Path(directory)
     if version is not None:
         in_range("version", version, at_least=0, at_most=_LARGEST_VERSION, integer=True)
-    _check_precision(dtype, calibration)
+    _check_precision(task, dtype, calibration)
     if dtype not in ("int8", "bfloat16") and fallback:
         raise ValueError(
             f"fallback is only for dtype='int8' and dtype='bfloat16', got dtype={dtype!r}."
@@ -178,8 +179,10 @@ def fallback_directory(base: Path) -> Path:
     return base.with_name(f"{base.name}-float32")
 
 
-def _check_precision(dtype: str, calibration: Iterable[Any] | None) -> None:
-    one_of("dtype", dtype, get_args(Precision))
+def _check_precision(
+    task: Task | MultiTask | TextModel, dtype: str, calibration: Iterable[Any] | None
+) -> None:
+    check_precision(task, dtype)
     if dtype != "int8" and calibration is not None:
         raise ValueError(f"calibration is only for dtype='int8', got dtype={dtype!r}.")
 
@@ -199,7 +202,7 @@ def computing_in(
     Raises:
         ValueError: as ``export_saved_model``.
     """
-    _check_precision(dtype, calibration)
+    _check_precision(task, dtype, calibration)
     layers = _calibrated(task, calibration, None, {}) if dtype == "int8" else None
     weights, call = StoredWeights(task, dtype, layers), task.call
 

@@ -251,10 +251,11 @@ def _check(task: Task, target: Path, inputs: str, quantize: str | None, length: 
         one_of("quantize", quantize, get_args(Quantization))
     if target.suffix != ".tflite":
         raise ValueError(f"{target} does not end in .tflite, which mobile APIs expect.")
-    if task.compute_dtype != "float32":
+    own = task.backbone.compute_dtype
+    if own != "float32":
         raise ValueError(
-            f"A .tflite computes in float32, this task in {task.compute_dtype}: save it, and load "
-            "it with Keras' dtype policy float32."
+            f"A .tflite computes in float32, this task in {own}: save it, and load it with Keras' "
+            "dtype policy float32."
         )
     if not 1 <= length <= task.max_length:
         raise ValueError(f"length must be from 1 to the task's {task.max_length}, got {length}.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Hashable, Iterator
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import keras
 import numpy as np
@@ -29,6 +29,7 @@ from bertfam_tf.heads.head import TiedOutput
 from bertfam_tf.layers.attention import merged_projections
 from bertfam_tf.models import single_example_branch
 from bertfam_tf.tasks import MultiTask, Task
+from bertfam_tf.validation import one_of
 
 Precision = Literal["float32", "bfloat16", "bfloat16-weights", "int8-weights", "int8"]
 # Scales for a shorter axis would take nearly as much space as its weights.
@@ -63,6 +64,9 @@ class StoredWeights:
         task: the task to export, or several.
         precision: the dtype of stored matrices.
         layers: the dense layers that compute in int8, for ``"int8"``.
+
+    Raises:
+        ValueError: as ``check_precision``.
     """
 
     def __init__(
@@ -71,6 +75,7 @@ class StoredWeights:
         precision: Precision = "float32",
         layers: Int8Layers | None = None,
     ):
+        check_precision(task, precision)
         self._task = task
         task_layers = list({id(layer): layer for layer in task._flatten_layers()}.values())
         self._merged: dict[int, MergedProjections] = {}
@@ -156,6 +161,22 @@ class StoredWeights:
         stored = self._stored[id(layer._embeddings)]
         rows = stored.dequantize(lambda table: tf.gather(table, ops.cast(inputs, "int32")))
         return ops.cast(rows, dtype=layer.compute_dtype)
+
+
+def check_precision(task: Task | MultiTask | TextModel, precision: str) -> None:
+    """Raises ValueError unless it is a ``Precision`` in which the task's weights can be stored."""
+    one_of("dtype", precision, get_args(Precision))
+    # Layers in another precision, such as Keras' mixed_bfloat16, would stay as they are.
+    for member in task.served_tasks().values() if precision != "float32" else ():
+        backbone = getattr(member, "backbone", None)
+        if backbone is None:  # a model of Keras
+            continue
+        own = backbone.variable_dtype if precision.endswith("-weights") else backbone.compute_dtype
+        if own != "float32":
+            raise ValueError(
+                f"dtype={precision!r} is for tasks in float32, this one is in {own}: save it, and "
+                "load it with Keras' dtype policy float32."
+            )
 
 
 def _to_bfloat16(variable: Any) -> StoredWeight:

@@ -264,6 +264,26 @@ def test_mixed_precision(smallest, tmp_path):
     assert _answers(servable, text=TEXTS)["scores"].dtype == np.float32
 
 
+@pytest.mark.parametrize(
+    ("policy", "dtype", "own"),
+    [
+        ("mixed_bfloat16", "bfloat16", "bfloat16"),
+        ("mixed_float16", "int8", "float16"),
+        ("float16", "int8-weights", "float16"),
+    ],
+)
+def test_another_dtype_of_a_task_in_another_precision(smallest, tmp_path, policy, dtype, own):
+    keras.config.set_dtype_policy(policy)
+    try:
+        task = bf.TextClassifier.from_pretrained(smallest)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    with pytest.raises(
+        ValueError, match=f"'{dtype}' is for tasks in float32, this one is in {own}"
+    ):
+        task.export(tmp_path, dtype=dtype, calibration=TEXTS if dtype == "int8" else None)
+
+
 # Versions, and what is refused ----------------------------------------------------------------
 
 
