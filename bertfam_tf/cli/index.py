@@ -31,7 +31,10 @@ def add(commands: Commands) -> None:
         "--format", help="of the input (default: by file name); txt has one text per line"
     )
     parser.add_argument(
-        "--text", default="text", metavar="COLUMN", help="by name or index from 0 (%(default)s)"
+        "--text",
+        default="text",
+        metavar="COLUMN",
+        help="by name, or index from 0 in a file without a line of names (%(default)s)",
     )
     parser.add_argument("--id", metavar="COLUMN", help="(default: the number of the row)")
     parser.add_argument(

@@ -21,8 +21,8 @@ def add(commands: Commands) -> None:
         parser.add_argument(
             f"--{name.replace('_', '-')}",
             metavar="COLUMN",
-            help=f"column of the {name.replace('_', ' ')}, by name or index from 0 (default: by "
-            "the names and values of the columns)",
+            help=f"column of the {name.replace('_', ' ')}, by name, or index from 0 in a file "
+            "without a line of names (default: by the names and values of the columns)",
         )
     parser.add_argument("--format", help="of the file (default: by its name)")
     parser.add_argument("--task", metavar="NAME", help="its class (default: by the labels)")

@@ -42,7 +42,8 @@ def add(commands: Commands) -> None:
             f"--{name.replace('_', '-')}",
             dest=f"column_{name}",
             metavar="COLUMN",
-            help=f"column of the {name}, by name or index from 0 (default: the recipe's)",
+            help=f"column of the {name}, by name, or index from 0 in a file without a line of "
+            "names (default: the recipe's)",
         )
     parser.add_argument(
         "--choices", metavar="COLUMNS", help="columns of the choices, separated by commas"

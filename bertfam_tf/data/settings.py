@@ -18,8 +18,9 @@ class DataConfig:
         dev_languages, test_languages: tables of such files by language, such as
             ``{fr: dev.fr.tsv, de: dev.de.tsv}``, which are scored too, each in its language if the
             model has language embeddings; the metrics are ``fr_accuracy`` and so on.
-        text, text_pair, label: columns, by name in the first line or by number from 0; label None
-            for pairs of texts that belong together, which have none.
+        text, text_pair, label: columns, by name in the first line; or by number from 0, all of them
+            in a file whose first line is a row like others. label None for pairs of texts that
+            belong together, which have none.
         labels: the names of the classes in order; or a table from labels in the file to names, of
             tasks whose labels are numbers to these, such as ``{relevant: "1", other: "0"}``; None
             for the distinct labels of the training file, sorted.
