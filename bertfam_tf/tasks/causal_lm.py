@@ -96,14 +96,8 @@ class CausalLM(ScoresTexts, Task):
         super().__init__(backbone, tokenizer, language_id=language_id, name=name, **options)
 
     @classmethod
-    def from_pretrained(
-        cls,
-        path: str | Path,
-        *,
-        language: str | int | None = None,
-        **options: Unpack[PretrainedArguments],
-    ) -> Self:
-        return super().from_pretrained(path, language=language, **options)
+    def from_pretrained(cls, path: str | Path, **options: Unpack[PretrainedArguments]) -> Self:
+        return super().from_pretrained(path, **options)
 
     def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> TaskComponents:
         name = self.head_of(backbone.family)

@@ -22,7 +22,7 @@ from bertfam_tf.sources import UnrepresentableError
 from bertfam_tf.tasks.components import NO_LABELS, TaskComponents
 from bertfam_tf.tasks.embedder_trainer import EmbedderTrainer
 from bertfam_tf.tasks.logistic_regression import fit_logistic_regression
-from bertfam_tf.tasks.options import BackboneOverrides
+from bertfam_tf.tasks.options import LoadingArguments
 from bertfam_tf.tasks.sentence_transformers import Modules
 from bertfam_tf.tasks.text_classifier import (
     ClassTargets,
@@ -63,7 +63,7 @@ class FewShotArguments(EmbedderArguments, total=False):
     temperature: float
 
 
-class PretrainedFewShotArguments(FewShotArguments, BackboneOverrides, total=False):
+class PretrainedFewShotArguments(FewShotArguments, LoadingArguments, total=False):
     """Keyword arguments of ``FewShotClassifier.from_pretrained``."""
 
 
@@ -175,13 +175,9 @@ class FewShotClassifier(TextClassifier):
         cls,
         path: str | Path,
         labels: Sequence[str] | int | None = None,
-        *,
-        language: str | int | None = None,
         **options: Unpack[PretrainedFewShotArguments],
     ) -> Self:
-        return super().from_pretrained(  # type: ignore[misc]
-            path, labels, language=language, **options
-        )
+        return super().from_pretrained(path, labels, **options)  # type: ignore[misc]
 
     def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> TaskComponents:
         stored = {name: value for name, value in options.stored().items() if name not in _OWN}

@@ -19,7 +19,7 @@ from bertfam_tf.objectives import MaskedTokens
 from bertfam_tf.objectives.predictions import counted, in_batch, vectors
 from bertfam_tf.tasks.components import Signature, Targets, TaskComponents, Tensors
 from bertfam_tf.tasks.likelihood import ScoresTexts
-from bertfam_tf.tasks.options import BackboneOverrides, OptionArguments, Options, option
+from bertfam_tf.tasks.options import LoadingArguments, OptionArguments, Options, option
 from bertfam_tf.tasks.preprocessing import SingleRow, TextWindows
 from bertfam_tf.tasks.task import Task
 from bertfam_tf.text import Tokenizer
@@ -49,7 +49,7 @@ class MaskedArguments(OptionArguments, total=False):
     mask_unit: str
 
 
-class PretrainedMaskedArguments(MaskedArguments, BackboneOverrides, total=False):
+class PretrainedMaskedArguments(MaskedArguments, LoadingArguments, total=False):
     """Keyword arguments of ``MaskedLM.from_pretrained``."""
 
 
@@ -108,13 +108,9 @@ class MaskedLM(ScoresTexts, Task):
 
     @classmethod
     def from_pretrained(
-        cls,
-        path: str | Path,
-        *,
-        language: str | int | None = None,
-        **options: Unpack[PretrainedMaskedArguments],
+        cls, path: str | Path, **options: Unpack[PretrainedMaskedArguments]
     ) -> Self:
-        return super().from_pretrained(path, language=language, **options)
+        return super().from_pretrained(path, **options)
 
     def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> TaskComponents:
         head = heads.build(backbone, self.head_name)

@@ -24,7 +24,7 @@ from bertfam_tf.tasks.components import (
     Tensors,
     labels_apart,
 )
-from bertfam_tf.tasks.options import BackboneOverrides, PairArguments, option
+from bertfam_tf.tasks.options import LoadingArguments, PairArguments, option
 from bertfam_tf.tasks.text_classifier import (
     ClassifierOptions,
     TextClassifier,
@@ -58,7 +58,7 @@ class MultiLabelArguments(PairArguments, total=False):
     threshold: float
 
 
-class PretrainedMultiLabelArguments(MultiLabelArguments, BackboneOverrides, total=False):
+class PretrainedMultiLabelArguments(MultiLabelArguments, LoadingArguments, total=False):
     """Keyword arguments of ``MultiLabelClassifier.from_pretrained``."""
 
 
@@ -108,11 +108,9 @@ class MultiLabelClassifier(TextClassifier):
         cls,
         path: str | Path,
         labels: Sequence[str] | int | None = None,
-        *,
-        language: str | int | None = None,
         **options: Unpack[PretrainedMultiLabelArguments],
     ) -> Self:
-        return super().from_pretrained(path, labels, language=language, **options)  # type: ignore[misc]
+        return super().from_pretrained(path, labels, **options)  # type: ignore[misc]
 
     def metric(self, metric: Any) -> Any:
         """As ``TextClassifier.metric``; ``"accuracy"`` is the fraction of right decisions, at a

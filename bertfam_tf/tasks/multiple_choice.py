@@ -19,7 +19,7 @@ from bertfam_tf.data.inputs import TEXT, Fields, as_text
 from bertfam_tf.data.labels import index_of, not_listed
 from bertfam_tf.models import Backbone
 from bertfam_tf.tasks.components import Targets, TaskComponents, Tensors, label_vector
-from bertfam_tf.tasks.options import BackboneOverrides, PairArguments, PairOptions, option
+from bertfam_tf.tasks.options import LoadingArguments, PairArguments, PairOptions, option
 from bertfam_tf.tasks.preprocessing import MultiRow, rows_of
 from bertfam_tf.tasks.task import Task
 from bertfam_tf.tasks.text_classifier import cross_entropy
@@ -49,7 +49,7 @@ class ChoiceArguments(PairArguments, total=False):
     truncation: Truncation
 
 
-class PretrainedChoiceArguments(ChoiceArguments, BackboneOverrides, total=False):
+class PretrainedChoiceArguments(ChoiceArguments, LoadingArguments, total=False):
     """Keyword arguments of ``MultipleChoice.from_pretrained``."""
 
 
@@ -114,11 +114,9 @@ class MultipleChoice(Task):
         cls,
         path: str | Path,
         num_choices: int = 4,
-        *,
-        language: str | int | None = None,
         **options: Unpack[PretrainedChoiceArguments],
     ) -> Self:
-        return super().from_pretrained(path, num_choices, language=language, **options)
+        return super().from_pretrained(path, num_choices, **options)
 
     def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> TaskComponents:
         head = heads.build(backbone, self.head_name)

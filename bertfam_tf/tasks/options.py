@@ -80,7 +80,13 @@ class BackboneOverrides(TypedDict, total=False):
     summary_dropout: float
 
 
-class PretrainedArguments(OptionArguments, BackboneOverrides, total=False):
+class LoadingArguments(BackboneOverrides, total=False):
+    """Further keyword arguments of ``from_pretrained``, beside a task's options."""
+
+    language: str | int | None
+
+
+class PretrainedArguments(OptionArguments, LoadingArguments, total=False):
     """Keyword arguments of ``from_pretrained`` of every task."""
 
 
@@ -118,7 +124,7 @@ class PairArguments(OptionArguments, total=False):
     pair: bool | None
 
 
-class PretrainedPairArguments(PairArguments, BackboneOverrides, total=False):
+class PretrainedPairArguments(PairArguments, LoadingArguments, total=False):
     """Keyword arguments of ``from_pretrained`` of a task with an optional text."""
 
 

@@ -29,7 +29,7 @@ from bertfam_tf.tasks.components import (
     Tensors,
     no_class_weights,
 )
-from bertfam_tf.tasks.options import BackboneOverrides, OptionArguments, Options, option
+from bertfam_tf.tasks.options import LoadingArguments, OptionArguments, Options, option
 from bertfam_tf.tasks.preprocessing import MultiRow, SingleRow, rows_of, run_rows
 from bertfam_tf.tasks.sentence_transformers import CrossEncoder
 from bertfam_tf.tasks.task import Task
@@ -61,7 +61,7 @@ class RerankerArguments(OptionArguments, total=False):
     objective: Ranking
 
 
-class PretrainedRerankerArguments(RerankerArguments, BackboneOverrides, total=False):
+class PretrainedRerankerArguments(RerankerArguments, LoadingArguments, total=False):
     """Keyword arguments of ``Reranker.from_pretrained``."""
 
 
@@ -123,13 +123,9 @@ class Reranker(Task):
 
     @classmethod
     def from_pretrained(
-        cls,
-        path: str | Path,
-        *,
-        language: str | int | None = None,
-        **options: Unpack[PretrainedRerankerArguments],
+        cls, path: str | Path, **options: Unpack[PretrainedRerankerArguments]
     ) -> Self:
-        return super().from_pretrained(path, language=language, **options)
+        return super().from_pretrained(path, **options)
 
     def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> TaskComponents:
         head = heads.build(backbone, self.head_name, 1)

@@ -20,7 +20,7 @@ from bertfam_tf.metrics import exact_match, f1
 from bertfam_tf.models import Backbone
 from bertfam_tf.objectives.objective import SumAndCount
 from bertfam_tf.tasks.components import Evaluation, TaskComponents, Tensors
-from bertfam_tf.tasks.options import BackboneOverrides, FeatureArguments, FeatureOptions, option
+from bertfam_tf.tasks.options import FeatureArguments, FeatureOptions, LoadingArguments, option
 from bertfam_tf.tasks.preprocessing import WindowedPreprocessor
 from bertfam_tf.tasks.span_targets import (
     ANSWER,
@@ -122,7 +122,7 @@ class SpanArguments(FeatureArguments, total=False):
     null_threshold: float | None
 
 
-class PretrainedSpanArguments(SpanArguments, BackboneOverrides, total=False):
+class PretrainedSpanArguments(SpanArguments, LoadingArguments, total=False):
     """Keyword arguments of ``SpanQA.from_pretrained``."""
 
 
@@ -200,14 +200,8 @@ class SpanQA(Task):
         super().__init__(backbone, tokenizer, language_id=language_id, name=name, **options)
 
     @classmethod
-    def from_pretrained(
-        cls,
-        path: str | Path,
-        *,
-        language: str | int | None = None,
-        **options: Unpack[PretrainedSpanArguments],
-    ) -> Self:
-        return super().from_pretrained(path, language=language, **options)
+    def from_pretrained(cls, path: str | Path, **options: Unpack[PretrainedSpanArguments]) -> Self:
+        return super().from_pretrained(path, **options)
 
     def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> TaskComponents:
         head = heads.build(backbone, self.head_name, **options.head_input)

@@ -14,7 +14,7 @@ from bertfam_tf import heads
 from bertfam_tf.data.inputs import TEXT, Fields
 from bertfam_tf.models import Backbone
 from bertfam_tf.tasks.components import TaskComponents, Tensors
-from bertfam_tf.tasks.options import BackboneOverrides, OptionArguments, Options, option
+from bertfam_tf.tasks.options import LoadingArguments, OptionArguments, Options, option
 from bertfam_tf.tasks.preprocessing import SingleRow, in_parts
 from bertfam_tf.tasks.sentence_transformers import SparseEncoder
 from bertfam_tf.tasks.task import Task
@@ -43,7 +43,7 @@ class SparseArguments(OptionArguments, total=False):
     max_pieces: int
 
 
-class PretrainedSparseArguments(SparseArguments, BackboneOverrides, total=False):
+class PretrainedSparseArguments(SparseArguments, LoadingArguments, total=False):
     """Keyword arguments of ``SparseEmbedder.from_pretrained``."""
 
 
@@ -93,13 +93,9 @@ class SparseEmbedder(Task):
 
     @classmethod
     def from_pretrained(
-        cls,
-        path: str | Path,
-        *,
-        language: str | int | None = None,
-        **options: Unpack[PretrainedSparseArguments],
+        cls, path: str | Path, **options: Unpack[PretrainedSparseArguments]
     ) -> Self:
-        return super().from_pretrained(path, language=language, **options)
+        return super().from_pretrained(path, **options)
 
     def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> TaskComponents:
         head = heads.build(backbone, self.head_name)

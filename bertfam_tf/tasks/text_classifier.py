@@ -19,7 +19,7 @@ from bertfam_tf.models import Backbone
 from bertfam_tf.objectives.objective import SumAndCount
 from bertfam_tf.tasks.components import Signature, Targets, TaskComponents, Tensors, label_vector
 from bertfam_tf.tasks.options import (
-    BackboneOverrides,
+    LoadingArguments,
     Options,
     PairArguments,
     PairOptions,
@@ -62,7 +62,7 @@ class SingleLabelArguments(PairArguments, total=False):
     temperature: float
 
 
-class PretrainedSingleLabelArguments(SingleLabelArguments, BackboneOverrides, total=False):
+class PretrainedSingleLabelArguments(SingleLabelArguments, LoadingArguments, total=False):
     """Keyword arguments of ``TextClassifier.from_pretrained``."""
 
 
@@ -120,11 +120,9 @@ class TextClassifier(Task):
         cls,
         path: str | Path,
         labels: Sequence[str] | int | None = None,
-        *,
-        language: str | int | None = None,
         **options: Unpack[PretrainedSingleLabelArguments],
     ) -> Self:
-        return super().from_pretrained(path, labels, language=language, **options)
+        return super().from_pretrained(path, labels, **options)
 
     def metric(self, metric: Any) -> Any:
         """As ``Task.metric``.

@@ -22,7 +22,7 @@ from bertfam_tf.models import Backbone
 from bertfam_tf.names import unknown
 from bertfam_tf.tasks.components import Signature, TaskComponents, Tensors
 from bertfam_tf.tasks.embedder_trainer import EmbedderTrainer
-from bertfam_tf.tasks.options import BackboneOverrides, PairArguments, PairOptions, option
+from bertfam_tf.tasks.options import LoadingArguments, PairArguments, PairOptions, option
 from bertfam_tf.tasks.precision import (
     FLOAT,
     checked_ranges,
@@ -122,7 +122,7 @@ class EmbedderArguments(PairArguments, total=False):
     include_prompt: bool
 
 
-class PretrainedEmbedderArguments(EmbedderArguments, BackboneOverrides, total=False):
+class PretrainedEmbedderArguments(EmbedderArguments, LoadingArguments, total=False):
     """Keyword arguments of ``TextEmbedder.from_pretrained``."""
 
 
@@ -247,13 +247,9 @@ class TextEmbedder(Task):
 
     @classmethod
     def from_pretrained(
-        cls,
-        path: str | Path,
-        *,
-        language: str | int | None = None,
-        **options: Unpack[PretrainedEmbedderArguments],
+        cls, path: str | Path, **options: Unpack[PretrainedEmbedderArguments]
     ) -> Self:
-        return super().from_pretrained(path, language=language, **options)
+        return super().from_pretrained(path, **options)
 
     def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> TaskComponents:
         inputs = dict(backbone.token_inputs)

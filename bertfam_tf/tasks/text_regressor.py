@@ -66,14 +66,8 @@ class TextRegressor(Task):
         super().__init__(backbone, tokenizer, language_id=language_id, name=name, **options)
 
     @classmethod
-    def from_pretrained(
-        cls,
-        path: str | Path,
-        *,
-        language: str | int | None = None,
-        **options: Unpack[PretrainedPairArguments],
-    ) -> Self:
-        return super().from_pretrained(path, language=language, **options)
+    def from_pretrained(cls, path: str | Path, **options: Unpack[PretrainedPairArguments]) -> Self:
+        return super().from_pretrained(path, **options)
 
     def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> TaskComponents:
         def view(answer: Tensors) -> Tensors:

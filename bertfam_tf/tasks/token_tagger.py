@@ -17,9 +17,9 @@ from bertfam_tf.data.inputs import LABEL, TEXT, Fields, as_text
 from bertfam_tf.models import Backbone
 from bertfam_tf.tasks.components import Evaluation, Signature, TaskComponents, Tensors
 from bertfam_tf.tasks.options import (
-    BackboneOverrides,
     FeatureArguments,
     FeatureOptions,
+    LoadingArguments,
     classes,
     option,
 )
@@ -70,7 +70,7 @@ class TaggerArguments(FeatureArguments, total=False):
     stride: int | None
 
 
-class PretrainedTaggerArguments(TaggerArguments, BackboneOverrides, total=False):
+class PretrainedTaggerArguments(TaggerArguments, LoadingArguments, total=False):
     """Keyword arguments of ``TokenTagger.from_pretrained``."""
 
 
@@ -161,11 +161,9 @@ class TokenTagger(Task):
         cls,
         path: str | Path,
         tags: Sequence[str] | None = None,
-        *,
-        language: str | int | None = None,
         **options: Unpack[PretrainedTaggerArguments],
     ) -> Self:
-        return super().from_pretrained(path, tags, language=language, **options)
+        return super().from_pretrained(path, tags, **options)
 
     def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> TaskComponents:
         head = heads.build(backbone, self.head_name, len(options.tags), **options.head_input)

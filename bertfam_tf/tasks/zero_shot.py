@@ -17,7 +17,7 @@ from bertfam_tf.data.inputs import TEXT, Fields
 from bertfam_tf.data.tables import Columns
 from bertfam_tf.models import Backbone
 from bertfam_tf.tasks.components import Signature, TaskComponents, Tensors
-from bertfam_tf.tasks.options import BackboneOverrides, OptionArguments, Options, classes, option
+from bertfam_tf.tasks.options import LoadingArguments, OptionArguments, Options, classes, option
 from bertfam_tf.tasks.preprocessing import MultiRow, rows_of, run_rows
 from bertfam_tf.tasks.pretrained import checked_labels
 from bertfam_tf.tasks.task import Task
@@ -54,7 +54,7 @@ class ZeroShotArguments(OptionArguments, total=False):
     multi_label: bool
 
 
-class PretrainedZeroShotArguments(ZeroShotArguments, BackboneOverrides, total=False):
+class PretrainedZeroShotArguments(ZeroShotArguments, LoadingArguments, total=False):
     """Keyword arguments of ``ZeroShotClassifier.from_pretrained``."""
 
 
@@ -114,11 +114,9 @@ class ZeroShotClassifier(Task):
         path: str | Path,
         labels: Sequence[str],
         nli_labels: Sequence[str] | None = None,
-        *,
-        language: str | int | None = None,
         **options: Unpack[PretrainedZeroShotArguments],
     ) -> Self:
-        return super().from_pretrained(path, labels, nli_labels, language=language, **options)
+        return super().from_pretrained(path, labels, nli_labels, **options)
 
     def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> TaskComponents:
         head = heads.build(backbone, self.head_name, len(options.nli_labels))

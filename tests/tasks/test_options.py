@@ -12,7 +12,7 @@ import pytest
 
 import bertfam_tf as bf
 from bertfam_tf import registry
-from bertfam_tf.tasks.options import BackboneOverrides, Options, names
+from bertfam_tf.tasks.options import BackboneOverrides, LoadingArguments, Options, names
 from bertfam_tf.tasks.task import Task
 from tools.docs.reference import task_names
 
@@ -49,8 +49,8 @@ def test_typed_arguments_are_the_options(name):
     assert _typed(cls.__init__) == declared
     # Names of classes and, for an export of its own, the language may be those of the checkpoint.
     loaded = _typed(cls.from_pretrained)
-    overrides = get_type_hints(BackboneOverrides)
-    assert loaded.keys() == (declared.keys() - {"language_id"}) | overrides.keys()
+    more = get_type_hints(LoadingArguments)
+    assert loaded.keys() == (declared.keys() - {"language_id"}) | more.keys()
     for option in declared.keys() & loaded.keys():
         assert loaded[option] in (declared[option], declared[option] | None)
 
