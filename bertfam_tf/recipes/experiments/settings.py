@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -244,21 +243,16 @@ def load_experiment(file: str | Path, overrides: Iterable[str] = ()) -> Experime
         values["steps"] = short
     if isinstance(columns, list):
         values["columns"] = [{"metric": x} if isinstance(x, str) else x for x in columns]
+    changed = dict(map(parse_override, overrides))
+    if "output" in changed:
+        values["output"] = str(changed.pop("output"))
+    written = values.get("overrides") or {}
+    if changed and isinstance(written, dict):  # else the error names it
+        values["overrides"] = {**written, **changed}
     experiment = build(values, path, Experiment)
-    for override in overrides:
-        key, value = parse_override(override)
-        if key == "output":
-            experiment = dataclasses.replace(experiment, output=str(value), **_source(experiment))
-            continue
+    for key in changed:
         experiment.split_key(key)
-        changed = {**experiment.overrides, key: value}
-        experiment = dataclasses.replace(experiment, overrides=changed, **_source(experiment))
     return experiment
-
-
-def _source(experiment: Experiment) -> dict[str, Any]:
-    """Returns the field that ``dataclasses.replace`` must reset: ``recipe`` has become a step."""
-    return {"steps": {}} if experiment.single else {}
 
 
 def _check_steps(steps: dict[str, StepConfig]) -> None:
