@@ -20,13 +20,13 @@ SERVER = ROOT / "serving" / "server" / "bertfam_serve"
 
 LAYERS = [
     {"hints"},
-    {"lazy", "user_warnings", "keras_objects", "names", "files", "attention_html", "generation"},
+    {"lazy", "user_warnings", "keras_objects", "names", "files", "attention_html"},
     {"parsing", "validation"},
     {"registry"},
     {"model_garden"},
     {"sources"},
     {"layers"},
-    {"models", "data", "metrics"},
+    {"models", "data", "metrics", "generation"},
     {"heads", "checkpoints"},
     {"text"},
     {"objectives", "corpora"},

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+
+from bertfam_tf.validation import check, setting
 
 
 @dataclass(frozen=True)
@@ -25,31 +26,17 @@ class Options:
         ValueError: if a value is outside its range, or beam search is combined with sampling.
     """
 
-    max_new_tokens: int = 64
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    num_beams: int = 1
-    length_penalty: float = 1.0
+    max_new_tokens: int = setting(64, at_least=1)
+    temperature: float | None = setting(None, above=0)
+    top_k: int | None = setting(None, at_least=1)
+    top_p: float | None = setting(None, above=0, at_most=1)
+    num_beams: int = setting(1, at_least=1)
+    length_penalty: float = setting(1.0)
 
     def __post_init__(self) -> None:
-        for name in ("max_new_tokens", "num_beams", "top_k"):
-            value = getattr(self, name)
-            whole = isinstance(value, int) and not isinstance(value, bool)
-            if value is None and name == "top_k":
-                continue
-            if not whole or value < 1:
-                raise ValueError(f"{name} must be an integer of at least 1, got {value!r}.")
-        if self.temperature is not None and not 0 < self.temperature < math.inf:
-            raise ValueError(
-                f"temperature must be above 0, got {self.temperature!r}; None is greedy search."
-            )
-        if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p must be above 0 and at most 1, got {self.top_p!r}.")
-        if not math.isfinite(self.length_penalty):
-            raise ValueError(
-                f"length_penalty must be a finite number, got {self.length_penalty!r}."
-            )
+        if self.temperature == 0:
+            raise ValueError("temperature must be above 0, got 0; None is greedy search.")
+        check(self)
         if self.num_beams > 1 and self.samples:
             raise ValueError(
                 "Beam search does not support temperature, top_k or top_p; sample with num_beams=1."

@@ -124,9 +124,11 @@ def test_draws_follow_the_distribution():
     assert (later != drawn).numpy().any()
 
 
-def test_options_that_are_not_finite():
+def test_options_that_are_no_finite_numbers():
     for name, value in (("length_penalty", float("nan")), ("temperature", float("inf"))):
         with pytest.raises(ValueError, match=name):
             Options(**{name: value})
-    with pytest.raises(ValueError, match="num_beams must be an integer of at least 1, got True"):
+    with pytest.raises(ValueError, match="num_beams must be an integer, got True"):
         Options(num_beams=True)
+    with pytest.raises(ValueError, match=r"temperature must be a number, got '0\.5'"):
+        Options(temperature="0.5")

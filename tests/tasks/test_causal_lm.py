@@ -191,11 +191,11 @@ def test_defaults_fit_a_model_of_few_positions():
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        (dict(max_new_tokens=0), "max_new_tokens must be an integer of at least 1, got 0"),
+        (dict(max_new_tokens=0), "max_new_tokens must be at least 1, got 0"),
         (dict(max_new_tokens=48), "max_new_tokens must be below max_length, 48, .*got 48"),
-        (dict(temperature=0.0), "temperature must be above 0, got 0.0; None is"),
+        (dict(temperature=0.0), "temperature must be above 0, got 0; None is"),
         (dict(top_p=1.5), "top_p must be above 0 and at most 1, got 1.5"),
-        (dict(top_k=0), "top_k must be an integer of at least 1, got 0"),
+        (dict(top_k=0), "top_k must be at least 1, got 0"),
         (dict(num_beams=2, top_k=3), "Beam search does not support temperature"),
         (dict(num_beams=2, callback=print), "callback must be None with beam search"),
         (dict(stop_tokens=["absent"]), "'absent' is not one of the 259 pieces"),
