@@ -32,7 +32,9 @@ class _Counts(keras.metrics.Metric):
 
     def _f1(self) -> Any:
         true_positives, false_positives, false_negatives, _ = self._counts
-        return _ratio(2 * true_positives, 2 * true_positives + false_positives + false_negatives)
+        return ops.divide_no_nan(
+            2 * true_positives, 2 * true_positives + false_positives + false_negatives
+        )
 
 
 class _BinaryCounts(_Counts):
@@ -85,7 +87,7 @@ class Precision(_BinaryCounts):
 
     def result(self) -> Any:
         true_positives, false_positives, _, _ = self._counts
-        return _ratio(true_positives, true_positives + false_positives)
+        return ops.divide_no_nan(true_positives, true_positives + false_positives)
 
 
 @keras.saving.register_keras_serializable(package="bertfam_tf")
@@ -100,7 +102,7 @@ class Recall(_BinaryCounts):
 
     def result(self) -> Any:
         true_positives, _, false_negatives, _ = self._counts
-        return _ratio(true_positives, true_positives + false_negatives)
+        return ops.divide_no_nan(true_positives, true_positives + false_negatives)
 
 
 @keras.saving.register_keras_serializable(package="bertfam_tf")
@@ -140,7 +142,7 @@ class Matthews(_BinaryCounts):
         tp, fp, fn, tn = (ops.convert_to_tensor(count) for count in self._counts)
         # Square roots first: the product of four counts can overflow float32.
         norm = ops.sqrt(tp + fp) * ops.sqrt(tp + fn) * ops.sqrt(tn + fp) * ops.sqrt(tn + fn)
-        return _ratio(tp * tn - fp * fn, norm)
+        return ops.divide_no_nan(tp * tn - fp * fn, norm)
 
 
 @keras.saving.register_keras_serializable(package="bertfam_tf")
@@ -169,8 +171,3 @@ class MicroF1(_Counts):
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "threshold": self.threshold}
-
-
-def _ratio(numerator: Any, denominator: Any) -> Any:
-    positive = denominator > 0
-    return ops.where(positive, numerator / ops.where(positive, denominator, 1.0), 0.0)
