@@ -12,6 +12,7 @@ from typing import Any
 from bertfam_tf import registry
 from bertfam_tf.checkpoints import hub_presets
 from bertfam_tf.names import truncated_repr
+from bertfam_tf.parsing import read_object
 from bertfam_tf.sources import DESCRIPTION, TOKENIZER, CheckpointError, opened, resolve
 from bertfam_tf.text import presets
 from bertfam_tf.text.files import (
@@ -19,7 +20,6 @@ from bertfam_tf.text.files import (
     CONFIG_FILE,
     JSON_FILE,
     MODEL_CONFIG_FILE,
-    read_json,
     read_lines,
     section,
 )
@@ -147,7 +147,7 @@ def _has_more_tokens(directory: Path) -> bool:
     files = directory / ADDED_FILE, directory / JSON_FILE
     if not all(file.is_file() for file in files):
         return False
-    added, content = map(read_json, files)
+    added, content = map(read_object, files)
     pieces = section(content, "model", files[1]).get("vocab")
     size = len(pieces) if isinstance(pieces, list | dict) else 0
     # DeBERTa's SentencePiece models never have the mask.
