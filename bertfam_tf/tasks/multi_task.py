@@ -301,10 +301,7 @@ class MultiTask(TextLearner):
             ValueError: for the name of a file of Keras.
         """
         if keras_format(directory):
-            raise ValueError(
-                f"Several tasks are saved as a directory, which bertfam_tf.load reads, got "
-                f"{directory}."
-            )
+            raise ValueError(f"Several tasks are saved as a directory, got the file {directory}.")
         storage.save(self, Path(directory), overwrite)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -80,7 +80,8 @@ class ZeroShotClassifier(Task):
             ``entail``, and with ``multi_label`` one with ``contradict``.
         template: the hypothesis of a label, with ``{}`` for the label.
         multi_label: whether each label has an independent probability, of entailment against
-            contradiction; otherwise the probabilities of all labels add up to 1.
+            contradiction; otherwise the probabilities of all labels add up to 1. A single label
+            has an independent probability if there is a class that begins with ``contradict``.
         max_length, padding, language_id, languages: the same as for ``Task``.
 
     Raises:
@@ -147,10 +148,17 @@ class ZeroShotClassifier(Task):
     def _scores(self, logits: tf.Tensor) -> tf.Tensor:
         logits = tf.cast(logits, tf.float32)  # (batch, labels, classes)
         entailed = logits[..., _class_of("entail", self.nli_labels)]
-        if not self.multi_label:
-            return tf.nn.softmax(entailed)
+        scores = tf.nn.softmax(entailed)
+        if not self.multi_label and not _classes_of("contradict", self.nli_labels):
+            return scores
         contradicted = logits[..., _class_of("contradict", self.nli_labels)]
-        return tf.sigmoid(entailed - contradicted)
+        independent = tf.sigmoid(entailed - contradicted)
+        # The softmax of a single label is 1, whatever the text.
+        return (
+            independent
+            if self.multi_label
+            else tf.where(tf.shape(scores)[1] == 1, independent, scores)
+        )
 
     def predict(
         self,
@@ -256,8 +264,12 @@ class _PackedLabels(MultiRow):
         return run_rows(model, inputs)
 
 
+def _classes_of(begins: str, labels: Sequence[str]) -> list[int]:
+    return [i for i, label in enumerate(labels) if label.lower().startswith(begins)]
+
+
 def _class_of(begins: str, labels: Sequence[str]) -> int:
-    matching = [i for i, label in enumerate(labels) if label.lower().startswith(begins)]
+    matching = _classes_of(begins, labels)
     if len(matching) != 1:
         raise ValueError(
             f"nli_labels must have one class that begins with {begins!r}, got {list(labels)!r}."

@@ -298,8 +298,7 @@ class Muon(_Adaptive, keras.optimizers.Muon):
     of XLNet and Transformer-XL, which have three axes.
 
     Args:
-        learning_rate: the same as for ``keras.optimizers.Muon``.
-        factors, skip_nonfinite: the same as for ``AdamW``.
+        learning_rate, factors, skip_nonfinite: the same as for ``AdamW``.
         newton_schulz_dtype: the dtype of the iterations, such as "bfloat16", as in Jordan's code;
             None for the dtype of the weights.
         **kwargs: further arguments of ``keras.optimizers.Muon``.
@@ -484,10 +483,8 @@ def schedule_of(
         return WarmupLinearDecay(peak, rise, None)
     if settings.schedule == "linear":
         return WarmupLinearDecay(peak, rise, total_steps)
-    fall = max(total_steps - rise, 1)
-    if not rise:
-        return keras.optimizers.schedules.CosineDecay(peak, fall)
-    return keras.optimizers.schedules.CosineDecay(0.0, fall, warmup_target=peak, warmup_steps=rise)
+    fall, cosine = max(total_steps - rise, 1), keras.optimizers.schedules.CosineDecay
+    return cosine(0.0, fall, warmup_target=peak, warmup_steps=rise) if rise else cosine(peak, fall)
 
 
 def _scheduled(
