@@ -19,6 +19,7 @@ CONFIG_FILE = "tokenizer_config.json"
 JSON_FILE = "tokenizer.json"
 ADDED_FILE = "added_tokens.json"
 MODEL_CONFIG_FILE = "config.json"
+SPECIAL_FILE = "special_tokens_map.json"
 
 
 def read_lines(path: Path) -> list[str]:
@@ -238,6 +239,29 @@ def check_added_tokens(folder: Path, ids: Mapping[str, int]) -> None:
             f"{file}: {truncated_repr(lost[0])} and {len(lost) - 1} more tokens are not in the "
             f"vocabulary; expected a {JSON_FILE} that has them."
         )
+
+
+def read_special_tokens(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns special tokens that only ``special_tokens_map.json`` has, as the config's entries.
+
+    Versions of transformers before 4.34 stored there alone what was changed after loading.
+
+    Args:
+        folder: the directory.
+        config: the content of its ``tokenizer_config.json``.
+
+    Raises:
+        ValueError: if the file is damaged.
+    """
+    file = folder / SPECIAL_FILE
+    if not file.is_file() or not {"added_tokens_decoder", "layout"}.isdisjoint(config):
+        return {}
+    names = [f"{role}_token" for role in ROLES if role != "unk"]
+    tokens = parsing.read_object(file)
+    found = {name: tokens[name] for name in names if config.get(name) is None and tokens.get(name)}
+    for token in found.values():
+        token_text(token, file)
+    return found
 
 
 def stated_special_tokens(config: dict[str, Any], path: Path) -> dict[str, Any]:

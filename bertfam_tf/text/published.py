@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from bertfam_tf.parsing import read_object
-from bertfam_tf.text.files import CONFIG_FILE, JSON_FILE, write_json
+from bertfam_tf.text.files import CONFIG_FILE, JSON_FILE, SPECIAL_FILE, write_json
 from bertfam_tf.text.json_writer import special_names, tokenizer_json
 from bertfam_tf.text.kernels.moses import nonbreaking_prefixes
 from bertfam_tf.text.tokenizers.base import Tokenizer
 from bertfam_tf.text.tokenizers.bpe import BPETokenizer
 
-SPECIAL_FILE = "special_tokens_map.json"
 # Runs tokenizer.json unchanged; the named classes replace parts of it.
 _GENERIC = "PreTrainedTokenizerFast"
 _PLAIN = {"rstrip": False, "single_word": False, "normalized": False}

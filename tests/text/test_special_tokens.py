@@ -7,6 +7,7 @@ import random
 import pytest
 import tensorflow as tf
 
+from bertfam_tf.sources import CheckpointError
 from bertfam_tf.text import SpecialTokens, WordPieceTokenizer, load_tokenizer
 from bertfam_tf.text.special_tokens import A_THEN_B
 from bertfam_tf.text.tokenizers.byte_bpe import ByteBPETokenizer, byte_characters
@@ -96,3 +97,19 @@ def test_byte_level_files_name_the_class_of_their_tokens(tmp_path, cls, name):
     config = json.loads((tmp_path / "tokenizer_config.json").read_text("utf-8"))
     assert config["tokenizer_class"] == name
     assert load_tokenizer(tmp_path).get_config() == one.get_config()
+
+
+def test_tokens_that_were_changed_after_loading(tmp_path):
+    (tmp_path / "vocab.txt").write_text("[UNK]\n[CLS]\n[SEP]\n[PAD]\n<end>\n", "utf-8")
+    said = {"tokenizer_class": "BertTokenizer", "eos_token": None}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(said), "utf-8")
+    changed = {"eos_token": {"content": "<end>", "lstrip": False}, "pad_token": "[PAD]"}
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps(changed), "utf-8")
+    assert load_tokenizer(tmp_path).eos_id == 4
+    (tmp_path / "special_tokens_map.json").write_text('{"eos_token": 4}', "utf-8")
+    with pytest.raises(CheckpointError, match=r"special_tokens_map\.json: special token 4"):
+        load_tokenizer(tmp_path)
+    # Newer files have all tokens in the config.
+    said["added_tokens_decoder"] = {}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(said), "utf-8")
+    assert "eos" not in load_tokenizer(tmp_path).special_ids

@@ -18,6 +18,7 @@ from bertfam_tf.text.files import (
     check_added_tokens,
     errors_name_files,
     index_of_pieces,
+    read_special_tokens,
     read_tokenizer_config,
     stated_special_tokens,
     write_json,
@@ -360,7 +361,8 @@ class Tokenizer(Hinted, tf.Module):
         """Reads a tokenizer from the files that the class's docstring lists.
 
         Each argument is taken from the first of these that defines it: ``options``,
-        ``tokenizer_config.json``, the vocabulary files, the preset, the constructor's default.
+        ``tokenizer_config.json``, ``special_tokens_map.json``, the vocabulary files, the preset,
+        the constructor's default.
 
         Args:
             directory: the directory, or one of the tokenizer's files in it.
@@ -381,6 +383,7 @@ class Tokenizer(Hinted, tf.Module):
         arguments, source = cls._read_files(path, folder, **own)
         config_file = folder / CONFIG_FILE
         config = read_tokenizer_config(config_file) if config_file.is_file() else {}
+        config |= read_special_tokens(folder, config)
         published = presets.find(
             cls._preset_kind or cls.kind,
             cls.__name__,
