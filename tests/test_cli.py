@@ -18,6 +18,7 @@ import yaml
 import bertfam_tf as bf
 from bertfam_tf import registry
 from bertfam_tf.cli import main
+from bertfam_tf.cli.common import stdin_lines
 from bertfam_tf.cli.main import _parsed
 from bertfam_tf.export import BatchingOptions, ExportError
 from bertfam_tf.export.runtime import load
@@ -601,6 +602,11 @@ def test_an_interruption_is_one_line(trained, monkeypatch, capsys):
     monkeypatch.setattr(bf.TextClassifier, "export", interrupt)
     assert main(["export", str(trained[0]), "x"]) == 130
     assert capsys.readouterr().err == "bertfam export: interrupted\n"
+
+
+def test_lines_of_another_system(monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("\ufeffa film\r\n\r\nit is", newline=""))
+    assert stdin_lines() == ["a film", "", "it is"]
 
 
 @pytest.mark.parametrize("options", [[], ["--output", "scores.json"]])

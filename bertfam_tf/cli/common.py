@@ -85,15 +85,15 @@ def print_json(value: Any) -> None:
 
 
 def stdin_lines() -> list[str]:
-    """Returns the lines of standard input.
+    """Returns the lines of standard input, as a file of texts is read.
 
     Raises:
         ValueError: if there are none.
     """
-    lines = [line.rstrip("\n") for line in sys.stdin]
+    lines = [line.removesuffix("\n").removesuffix("\r") for line in sys.stdin]
     if not lines:
         raise ValueError(NO_TEXT)
-    return lines
+    return [lines[0].removeprefix("\ufeff"), *lines[1:]]
 
 
 def column(name: str) -> str | int:
