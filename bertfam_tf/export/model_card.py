@@ -48,7 +48,7 @@ def write_card(
         endpoints: the endpoints by the name of the signature.
         dtype: the dtype of stored matrices.
         batching: the graph's own batching, if any.
-        metrics: the scores of the training run.
+        metrics: the scores of the training run; NaN and infinity become null.
         int8: the layers in int8 and in float32 (``Int8Layers.describe``), the ``agreement`` of
             answers with float32, and ``fallback``, the name of the model directory with the same
             version in float32, if there is one.
@@ -80,7 +80,10 @@ def write_card(
         },
     }
     # Scores may be numpy's or TensorFlow's.
-    text = json.dumps(card, indent=2, ensure_ascii=False, default=lambda x: np.asarray(x).tolist())
+    text = json.dumps(card, default=lambda x: np.asarray(x).tolist())
+    # JSON has no NaN and no infinity.
+    plain = json.loads(text, parse_constant=lambda name: None)
+    text = json.dumps(plain, indent=2, ensure_ascii=False)
     (directory / EXTRA / CARD).write_text(text + "\n", "utf-8")
 
 

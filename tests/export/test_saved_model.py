@@ -80,10 +80,11 @@ def test_files(base, task):
 
 def test_scores_of_other_libraries_in_the_card(task, tmp_path):
     metrics = {"f1": np.float32(0.5), "rows": np.int64(3), "loss": tf.constant(0.25)}
+    metrics |= {"mcc": float("nan"), "each": [np.float32("inf")]}
     (tmp_path / "assets.extra").mkdir()
     model_card.write_card(tmp_path, task, {}, dtype="float32", batching=None, metrics=metrics)
     card = json.loads((tmp_path / "assets.extra" / "bertfam.json").read_text("utf-8"))
-    assert card["metrics"] == {"f1": 0.5, "rows": 3, "loss": 0.25}
+    assert card["metrics"] == {"f1": 0.5, "rows": 3, "loss": 0.25, "mcc": None, "each": [None]}
 
 
 def test_the_card(base, task):
