@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -42,26 +43,32 @@ def with_new_names(values: dict[str, Any]) -> dict[str, Any]:
     Raises:
         ValueError: if a key has both names, or an old key has an unknown value.
     """
+    values = copy.deepcopy(values)
     for row in RENAMED:
-        values = _renamed(values, row.sections, row, "")
+        for path, section in _sections(values, row.sections):
+            if isinstance(section, dict) and row.old in section:
+                _rename(section, row, path)
     return values
 
 
-def _renamed(values: Any, sections: tuple[str, ...], row: Renamed, path: str) -> Any:
-    if sections:
-        keys = list(_matching(values, sections[0]))
-        copy = values.copy() if keys else values
-        for key in keys:
-            copy[key] = _renamed(values[key], sections[1:], row, f"{path}{key}.")
-        return copy
-    if not isinstance(values, dict) or row.old not in values:
-        return values
-    value = values[row.old]
-    rest = {key: x for key, x in values.items() if key != row.old}
+def _sections(values: Any, keys: tuple[str, ...], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields the sections at a path of keys, each with its place, such as ``stages.0.train.``."""
+    if not keys:
+        yield path, values
+        return
+    inner = dict(enumerate(values)) if isinstance(values, list) else values
+    for key, section in inner.items() if isinstance(inner, dict) else ():
+        if keys[0] in ("*", key):
+            yield from _sections(section, keys[1:], f"{path}{key}.")
+
+
+def _rename(section: dict[str, Any], row: Renamed, path: str) -> None:
+    value = section[row.old]
     if value is None:
-        return rest
+        del section[row.old]
+        return
     old, new = f"{path}{row.old}", f"{path}{row.new}"
-    if row.new in rest:
+    if row.new in section:
         raise ValueError(f"{old} is called {new}, got both; remove {old}.")
     if row.values:
         one_of(old, value, row.values, f"; it is called {new}")
@@ -70,16 +77,6 @@ def _renamed(values: Any, sections: tuple[str, ...], row: Renamed, path: str) ->
         f"{old} is called {new}; the old name is for version 0.1 only.", FutureWarning, stacklevel=2
     )
     # At the position of the old key: the order of objectives is the order of their losses.
-    return {
-        row.new if key == row.old else key: value if key == row.old else x
-        for key, x in values.items()
-    }
-
-
-def _matching(values: Any, section: str) -> Iterator[Any]:
-    if section != "*":
-        yield from [section] if isinstance(values, dict) and section in values else []
-    elif isinstance(values, list):
-        yield from range(len(values))
-    elif isinstance(values, dict):
-        yield from values
+    items = [(row.new, value) if key == row.old else (key, x) for key, x in section.items()]
+    section.clear()
+    section.update(items)
