@@ -177,6 +177,10 @@ def gzipped(content):
 
 def test_gzipped_request(client):
     response = client.post("/v1/models/zoo:predict", **gzipped(b'{"instances": [2]}'))
+    parts = gzip.compress(b'{"instances"') + gzip.compress(b": [2]}")
+    headers = {"Content-Encoding": "GZIP"}
+    same = client.post("/v1/models/zoo:predict", content=parts, headers=headers)
+    assert same.content == response.content
     assert response.json() == {"predictions": [3.0]}
     assert "content-encoding" not in response.headers
 

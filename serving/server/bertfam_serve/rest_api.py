@@ -2,6 +2,8 @@
 
 import asyncio
 import functools
+import gzip
+import io
 import logging
 import math
 import re
@@ -170,7 +172,7 @@ class _Api:
             )
         # Read even if it is not used: a client that is still sending may miss the answer.
         body = await self._body(request)
-        gzipped = "gzip" in request.headers.get("content-encoding", "")
+        gzipped = "gzip" in request.headers.get("content-encoding", "").lower()
         if request.method == "POST":
             target = _target(_INFERENCE.fullmatch(path))
             # Serving matches the path ignoring case, but compares the verb exactly.
@@ -346,15 +348,13 @@ async def _outputs(pending: PendingRequest) -> dict[str, np.ndarray]:
 
 
 def _gunzip(body: bytes, limit: int) -> bytes:
-    reader = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
     try:
-        content = reader.decompress(body, limit + 1)
-    except zlib.error:
+        # To gzip, no data is an empty file.
+        content = gzip.GzipFile(fileobj=io.BytesIO(body or b"\0")).read(limit + 1)
+    except (OSError, EOFError, zlib.error):
         raise invalid("Failed to uncompress the gzipped body") from None
     if len(content) > limit:
         raise _TooLarge(limit)
-    if not reader.eof:
-        raise invalid("Failed to uncompress the gzipped body")
     return content
 
 
