@@ -382,7 +382,8 @@ def mean_loss(losses: Any, weights: Any = None, valid: Any = None) -> SumAndCoun
 
     Args:
         losses: (batch, …).
-        weights: sample weights of the same shape or with fewer axes; None for 1.
+        weights: sample weights of the same shape, with fewer axes, or with one more of size 1; None
+            for 1.
         valid: whether a loss counts, bool of the same shape; None for all.
     """
     losses = ops.cast(losses, "float32")
@@ -390,6 +391,8 @@ def mean_loss(losses: Any, weights: Any = None, valid: Any = None) -> SumAndCoun
     losses = losses * count
     if weights is not None:
         weights = ops.cast(weights, "float32")
+        if len(weights.shape) == len(losses.shape) + 1:
+            weights = ops.squeeze(weights, -1)  # a column, as Keras takes it too
         axes = range(len(weights.shape), len(losses.shape))
         losses = losses * (ops.expand_dims(weights, tuple(axes)) if axes else weights)
     return ops.sum(losses), ops.sum(count)

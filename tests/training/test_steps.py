@@ -12,10 +12,15 @@ from bertfam_tf.objectives.objective import Supervised
 from bertfam_tf.training import optimizers
 from bertfam_tf.training.callbacks.divergence import StopAtDivergence
 from bertfam_tf.training.callbacks.steps import StepLog
-from bertfam_tf.training.learner import Learner
+from bertfam_tf.training.learner import Learner, mean_loss
 from bertfam_tf.training.settings import TrainConfig
 from tests.extending.test_objective import Correct, Length, data, learner
 from tests.selection import in_full, only_in
+
+
+def test_a_column_of_weights_is_one_for_each_loss():
+    total, count = mean_loss(np.float32([1, 2]), np.float32([[3], [4]]))
+    assert (float(total), float(count)) == (11, 2)
 
 
 def events(folder):
