@@ -99,6 +99,8 @@ def run(options: argparse.Namespace) -> None:
                 link = f"\n![The same values, a dot for each seed]({picture.name})\n"
             write(file, text + link)
         print(text)
+    elif options.report_only:
+        _log.warning("No run in %s is finished, so there is no table.", output)
     if failure is not None:
         if experiment.prepare:
             commands = "\n".join(experiment.prepare)

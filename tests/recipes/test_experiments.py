@@ -194,6 +194,12 @@ def test_two_experiments_in_one_folder(files, tmp_path, capsys):
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_report_before_any_run_is_finished(files, tmp_path, capsys, caplog):
+    assert cli.main(["experiment", str(files()), "--report-only"]) == 0
+    assert not capsys.readouterr().out
+    assert f"No run in {tmp_path}/runs is finished" in caplog.text
+
+
 @pytest.mark.full
 def test_a_chain_shares_runs_and_evaluates(files, tmp_path, capsys):
     file = str(files(seeds=[0], **CHAIN))
