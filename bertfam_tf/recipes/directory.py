@@ -14,6 +14,7 @@ import yaml
 from bertfam_tf import parsing
 from bertfam_tf.checkpoints import formats
 from bertfam_tf.files import LOCK, exclusive_lock, remove_leftovers, resume, write
+from bertfam_tf.recipes.data_files import check_unchanged, digests
 from bertfam_tf.recipes.reading import expand, source, with_defaults
 from bertfam_tf.recipes.schema import DistillRecipe, MultiTaskRecipe, PretrainRecipe, Recipe
 from bertfam_tf.training import engine, replicas
@@ -22,9 +23,10 @@ from bertfam_tf.training.callbacks.backup import PREVIOUS, STATE, Backup, recipe
 from bertfam_tf.training.callbacks.history import History
 from bertfam_tf.training.callbacks.steps import StepLog, read_lines
 
-RECIPE, MODEL, METRICS = "recipe.yaml", "model", "metrics.json"
+RECIPE, MODEL, METRICS, _DATA = "recipe.yaml", "model", "metrics.json", "data_files.json"
 HISTORY, _CURVES = "history.csv", "curves.png"
 _STEPS, _BOARD = "metrics.jsonl", "tensorboard"
+_WRITTEN = (RECIPE, MODEL, METRICS, _DATA, HISTORY, _STEPS, _CURVES)
 _log = logging.getLogger(__name__)
 
 
@@ -120,7 +122,8 @@ class RunDirectory:
         flops: counts the training FLOPs per token, for the logs; None omits them.
 
     Raises:
-        ValueError: if the directory contains the run of another recipe, or files but no run.
+        ValueError: if the directory contains the run of another recipe or of other data, or files
+            but no run.
     """
 
     def __init__(self, recipe: AnyRecipe, writes: bool = True, flops: Flops | None = None) -> None:
@@ -128,7 +131,7 @@ class RunDirectory:
         self._flops = flops
         self.writes = writes
         self.path = expand(recipe.output)
-        for name in () if not writes else (RECIPE, MODEL, METRICS, HISTORY, _STEPS, _CURVES):
+        for name in () if not writes else _WRITTEN:
             remove_leftovers(self.path / name)
         file = self.path / RECIPE
         self._stored = parsing.read_text(file) if file.is_file() else None
@@ -137,7 +140,9 @@ class RunDirectory:
             # If the directory was removed during a run, only its checkpoint may exist.
             described = [file, *(x for x in self._checkpoints if recipe_of(x) is not None)]
             job = _settings(recipe.to_yaml(), "The recipe")
-            resume(self.path, described, job, self._read, "a run")
+            started = resume(self.path, described, job, self._read, "a run")
+            if started and writes and (self.path / _DATA).is_file():
+                check_unchanged(parsing.read_object(self.path / _DATA), recipe, self.path)
         elif not _is_dumped(self._stored):
             # A run that failed before the first checkpoint may change its recipe, but not a user's.
             raise ValueError(
@@ -244,6 +249,8 @@ class RunDirectory:
         _ = self.history().rows
         if self._stored != self.recipe.to_yaml():
             write(self.path / RECIPE, self.recipe.to_yaml())
+        if not self._checkpoints:
+            write(self.path / _DATA, json.dumps(digests(self.recipe), indent=2) + "\n")
 
     def finish(self, metrics: dict[str, Any]) -> None:
         """Plots the logs, writes the metrics, which mark the end, and removes the checkpoint."""

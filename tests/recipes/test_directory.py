@@ -105,7 +105,7 @@ def test_files_beside_those_of_a_run_are_kept(recipe, output):
         directory.finish({})
     text = {name: content.decode() for name, content in _files(output).items()}
     assert kept.items() <= text.items()
-    assert set(text) - set(kept) == {"recipe.yaml", "metrics.json"}
+    assert set(text) - set(kept) == {"recipe.yaml", "data_files.json", "metrics.json"}
     assert not list(output.rglob("*.tmp"))
     with run_directory(recipe) as directory:
         assert directory.metrics() == {}
@@ -165,3 +165,27 @@ def test_the_model_that_a_recipe_names(recipe, output, tiny, monkeypatch):
     (output / "config.json").write_bytes((tiny / "config.json").read_bytes())
     assert model_source("$RUNS") == str(output)
     assert model_source("google-bert/bert-base-uncased") == "google-bert/bert-base-uncased"
+
+
+def test_data_that_changes(recipe, output, tmp_path, monkeypatch):
+    """Neither a run that goes on nor a finished one takes other data for its own."""
+    monkeypatch.chdir(tmp_path)
+    data = tmp_path / "train.tsv"
+    data.write_text("a\tpos\n")
+    with run_directory(recipe) as directory:
+        directory.begin()
+    data.write_text("a\tneg\n")  # a run without a checkpoint begins again
+    with run_directory(recipe) as directory:
+        directory.begin()
+        directory.finish({"loss": 1.0})
+    with run_directory(recipe) as directory:
+        assert directory.metrics() == {"loss": 1.0}
+    data.write_text("a\tpos\n")
+    with (
+        pytest.raises(ValueError, match=r"has changed since it began \(data\.train: train\.tsv\)"),
+        run_directory(recipe),
+    ):
+        pass
+    data.unlink()  # the results stay without the data
+    with run_directory(recipe) as directory:
+        assert directory.metrics() == {"loss": 1.0}

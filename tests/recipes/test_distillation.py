@@ -112,7 +112,7 @@ def test_what_a_run_leaves(whole):
     assert printed["accuracy"] == right / len(ROWS)
     left = {path.name for path in directory.iterdir() if not path.name.startswith(".")}
     logs = {"history.csv", "metrics.jsonl", "tensorboard", "curves.png"}
-    assert left == {"recipe.yaml", "model", "metrics.json", *logs}
+    assert left == {"recipe.yaml", "data_files.json", "model", "metrics.json", *logs}
     with (directory / "history.csv").open() as stream:
         rows = list(csv.DictReader(stream))
     assert [int(row["epoch"]) for row in rows] == [0, 1, 2, 3]

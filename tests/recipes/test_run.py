@@ -195,7 +195,7 @@ def test_outputs(finished, files):
     recipe, metrics = finished
     output = files.directory / "whole"
     assert sorted(child.name for child in output.iterdir()) == [
-        *("curves.png", "history.csv", "metrics.json", "metrics.jsonl"),
+        *("curves.png", "data_files.json", "history.csv", "metrics.json", "metrics.jsonl"),
         *("model", "recipe.yaml", "tensorboard"),
     ]
     assert load_recipe(output / "recipe.yaml") == recipe
