@@ -215,7 +215,6 @@ class AdamW(_Adaptive, keras.optimizers.AdamW):
             raise ValueError("amsgrad is not supported.")
 
     def _backend_update_step(self, grads, trainable_variables, learning_rate):
-        # Scalars for all variables, with both bias corrections.
         powers = self._powers()
         epsilon = self.epsilon * ops.sqrt(1 - powers[1])
         rate = ops.cast(learning_rate, "float32")
@@ -294,8 +293,7 @@ class Muon(_Adaptive, keras.optimizers.Muon):
 
     The step of a weight with two axes is its momentum, orthogonalized by Newton-Schulz iterations
     and scaled to the size of AdamW's steps, so that AdamW's learning rates and decay are a first
-    choice. AdamW trains embeddings, heads, biases and all other weights: also the attention kernels
-    of XLNet and Transformer-XL, which have three axes.
+    choice. AdamW trains embeddings, heads, biases, and kernels with three axes, as of XLNet.
 
     Args:
         learning_rate, factors, skip_nonfinite: the same as for ``AdamW``.
@@ -353,8 +351,7 @@ class Muon(_Adaptive, keras.optimizers.Muon):
             square = step @ ops.transpose(step)
             factor = self.muon_a * one + square @ (self.muon_b * one + self.muon_c * square)
             step = factor @ step
-        step = ops.transpose(step) if tall else step
-        return ops.cast(step, x.dtype)
+        return ops.cast(ops.transpose(step) if tall else step, x.dtype)
 
     def get_config(self):
         return {**super().get_config(), "newton_schulz_dtype": self.newton_schulz_dtype}
