@@ -10,9 +10,12 @@ import keras
 from bertfam_tf.metrics.classification import AUC, F1, Matthews, MicroF1, Precision, Recall
 from bertfam_tf.metrics.correlation import Pearson, Spearman
 from bertfam_tf.metrics.ranking import MRR, NDCG
+from bertfam_tf.names import unknown
 
 # The target of a token without a label: every token of a word but the first.
 UNLABELLED = -1
+# Names for which Keras chooses a metric by the targets.
+_BY_TARGETS = ("accuracy", "acc", "crossentropy", "ce")
 _BINARY = (keras.metrics.BinaryAccuracy, keras.metrics.FBetaScore)
 METRICS: dict[str, Callable[[], keras.metrics.Metric]] = {
     "auc": AUC,
@@ -32,9 +35,19 @@ def by_name(metric: Any) -> Any:
     """Returns a metric for ``compile``, by its name in ``METRICS``, in any case as in Keras.
 
     Names and objects of Keras are returned as ``of_logits`` returns them.
+
+    Raises:
+        ValueError: for an unknown name; and as ``of_logits``.
     """
     metric_class = METRICS.get(metric.lower()) if isinstance(metric, str) else None
-    return of_logits(metric, keras.metrics) if metric_class is None else metric_class()
+    if metric_class is not None:
+        return metric_class()
+    if isinstance(metric, str) and metric.lower() not in _BY_TARGETS:
+        try:
+            keras.metrics.get(metric)
+        except ValueError:
+            raise ValueError(unknown("metric", metric, {*METRICS, *_BY_TARGETS})) from None
+    return of_logits(metric, keras.metrics)
 
 
 def of_logits(function: Any, module: Any) -> Any:

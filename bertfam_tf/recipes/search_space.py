@@ -62,8 +62,8 @@ def values_of(key: str, text: str) -> Values:
     """
     call = _CALL.fullmatch(text.strip())
     if call is None:
-        return text.split(",")
-    name, arguments = call[1], [argument.strip() for argument in call[2].split(",")]
+        return _split(text)
+    name, arguments = call[1], [argument.strip() for argument in _split(call[2])]
     one_of(f"The distribution of {key}", name, _DISTRIBUTIONS)
     if name == "choice":
         if not all(arguments):
@@ -79,6 +79,18 @@ def values_of(key: str, text: str) -> Values:
     in_range(f"The upper bound of {key}", high, above=low)
     integer = all(map(_INTEGER.fullmatch, arguments))
     return Range(low, high, name == "log_uniform", bool(integer))
+
+
+def _split(text: str) -> list[str]:
+    """Splits a text at the commas outside of YAML's brackets."""
+    parts, depth = [""], 0
+    for character in text:
+        depth += (character in "[{") - (character in "]}")
+        if character == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return parts
 
 
 def combinations(

@@ -8,6 +8,7 @@ import yaml
 from bertfam_tf import cli
 from bertfam_tf.recipes import runs
 from bertfam_tf.recipes.reading import expand
+from bertfam_tf.recipes.search_space import values_of
 
 RECIPE = {
     "output": "out",
@@ -110,6 +111,13 @@ def test_values_of_a_sweep_may_be_any_text(tmp_path, monkeypatch):
     over = ["--over", "data.train=$DATA/a.tsv", "--over", "data.dev=😀.tsv"]
     assert cli.main(["sweep", str(file), *over]) == 0
     assert outputs == [tmp_path / "😀" / "train=_DATA_a.tsv,dev=😀.tsv"]
+
+
+def test_values_of_a_sweep_may_be_lists():
+    assert values_of("data.labels", "[a,b],[b, a],{x: [1,2], y: 3},1") == [
+        *("[a,b]", "[b, a]", "{x: [1,2], y: 3}", "1")
+    ]
+    assert values_of("layers", "choice([-1], [-1, -2])") == ["[-1]", "[-1, -2]"]
 
 
 @pytest.mark.parametrize("over", ["train.seed", "train.seed=", "=1", "train.epochs=3"])

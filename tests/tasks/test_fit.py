@@ -343,6 +343,11 @@ def test_an_unknown_argument_is_an_error_that_names_those_there_are(reader, verb
         getattr(reader, verb)(TEXTS, batchsize=2)
 
 
+def test_an_unknown_metric_is_an_error_that_names_the_most_similar(classifier):
+    with pytest.raises(ValueError, match=r"Unknown metric 'acuracy'\. Did you mean 'accuracy'\?"):
+        classifier.compile("sgd", metrics=["acuracy"])
+
+
 # One batch ------------------------------------------------------------------------------------
 
 
