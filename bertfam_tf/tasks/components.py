@@ -123,7 +123,7 @@ def one_per_example(weights: tf.Tensor) -> tf.Tensor:
     return weights
 
 
-def no_class_weights(targets: Targets, class_weight: Mapping[Any, float]) -> dict[int, float]:
+def no_class_weights(of: Any, class_weight: Mapping[Any, float]) -> dict[int, float]:
     """``class_weights`` of targets of which Keras would take the largest for the label."""
     raise ValueError("class_weight is for one label of each example; use sample_weight here.")
 

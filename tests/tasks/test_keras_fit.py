@@ -100,6 +100,18 @@ def test_class_weights_are_for_one_label_of_each_example(name, x, y, reader):
 
 
 @pytest.mark.extended
+def test_class_weights_are_for_a_single_task(classifier, embedder):
+    other = bf.TextRegressor(classifier.backbone, classifier.tokenizer)
+    several = {"a": (TEXTS, LABELS), "b": (TEXTS, [1.0] * 4)}
+    for model, data in (
+        (bf.EmbedderTrainer(embedder, "cosent"), ((TEXTS, TEXTS), [0.0, 1.0, 0.0, 1.0])),
+        (bf.MultiTask({"a": classifier, "b": other}), (several,)),
+    ):
+        with pytest.raises(ValueError, match="class_weight is for one label of each example"):
+            model.fit(*data, class_weight={"positive": 2.0}, verbose=0)
+
+
+@pytest.mark.extended
 def test_predict_of_nothing(reader, embedder):
     assert reader.predict([]) == reader.predict({"text": []}) == reader.predict(np.array([])) == []
     assert embedder.predict([]).shape == (0, 32)
