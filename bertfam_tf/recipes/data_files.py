@@ -40,15 +40,20 @@ def check_unchanged(stored: Mapping[str, Any], recipe: Any, run: Path) -> None:
         run: its directory.
 
     Raises:
-        ValueError: if a file has changed, or a pattern matches more files.
+        ValueError: if a file has changed, or a pattern matches other files. Data that is gone is no
+            error: a finished run needs none.
     """
     for place, files in digests(recipe).items():
         before = stored.get(place)
         if not isinstance(before, Mapping):
             continue
         # Not by path: a data directory may have moved.
-        changed = [file for file, digest in files.items() if digest not in before.values()]
-        if changed or len(files) > len(before):
+        if list(files.values()) != list(before.values()):
+            changed = [
+                file
+                for file, digest in files.items()
+                if digest != before.get(file, digest) or digest not in before.values()
+            ]
             names = ", ".join(changed) or f"{len(files)} files in place of {len(before)}"
             raise ValueError(
                 f"The data of the run {run} has changed since it began ({place}: {names}). Choose "

@@ -189,3 +189,29 @@ def test_data_that_changes(recipe, output, tmp_path, monkeypatch):
     data.unlink()  # the results stay without the data
     with run_directory(recipe) as directory:
         assert directory.metrics() == {"loss": 1.0}
+
+
+def test_a_pattern_that_matches_other_files(recipe, output, tmp_path):
+    """Fewer files, more, or the same texts in another order are other rows."""
+    recipe = dataclasses.replace(
+        recipe, data=dataclasses.replace(recipe.data, train=str(tmp_path / "*.tsv"))
+    )
+    texts = {"a.tsv": "a\tpos\n", "b.tsv": "b\tneg\n"}
+    _write(tmp_path, texts)
+    with run_directory(recipe) as directory:
+        directory.begin()
+        directory.finish({"loss": 1.0})
+    for changed, named in (
+        ({"c.tsv": "c\tpos\n"}, r"/c\.tsv\)"),
+        ({"b.tsv": texts["a.tsv"], "a.tsv": texts["b.tsv"]}, r"/a\.tsv, .*/b\.tsv\)"),
+        ({"b.tsv": None}, "1 files in place of 2"),
+    ):
+        for file in tmp_path.glob("*.tsv"):
+            file.unlink()
+        _write(tmp_path, {n: x for n, x in {**texts, **changed}.items() if x is not None})
+        with pytest.raises(ValueError, match=named), run_directory(recipe):
+            pass
+    for file in tmp_path.glob("*.tsv"):
+        file.rename(output.parent / f"{file.stem}.moved")
+    with run_directory(recipe) as directory:
+        assert directory.metrics() == {"loss": 1.0}
