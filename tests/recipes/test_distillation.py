@@ -5,6 +5,7 @@ import io
 import json
 import sys
 
+import keras
 import numpy as np
 import pytest
 
@@ -12,10 +13,11 @@ import bertfam_tf as bf
 from bertfam_tf.cli import main
 from bertfam_tf.distill import cache
 from bertfam_tf.files import exclusive_lock
-from bertfam_tf.recipes import distill
+from bertfam_tf.recipes import distill, distillation
 from bertfam_tf.recipes.distillation import terms_of
 from bertfam_tf.recipes.reading import load_recipe
 from bertfam_tf.recipes.schema import DistillRecipe
+from bertfam_tf.training import tuning
 from bertfam_tf.training.callbacks.backup import Backup
 from tests.distill.conftest import tokenizer  # noqa: F401
 from tests.distill.test_distiller import task_of
@@ -326,6 +328,19 @@ def test_a_teacher_and_a_student_of_runs(recipe, tmp_path):
     ):
         with pytest.raises(ValueError, match="begun has no model yet"):
             distill(recipe(**others))
+
+
+def test_a_student_of_a_run_with_frozen_layers_is_trained(recipe, files, tmp_path):
+    teacher = bf.load(files[0] / "teacher")
+    tuning.freeze(teacher.backbone)
+    teacher.save(tmp_path / "frozen")
+    chosen = recipe(student={"path": str(tmp_path / "frozen")})
+    student = distillation._student(chosen, bf.TextClassifier, teacher)
+    assert len(student.trainable_variables) == len(student.weights)
+    rates = {
+        x.rate for x in student.backbone._flatten_layers() if isinstance(x, keras.layers.Dropout)
+    }
+    assert 0.1 in rates
 
 
 def test_terms_and_their_options_are_checked():
