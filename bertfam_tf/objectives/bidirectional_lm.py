@@ -18,6 +18,9 @@ from bertfam_tf.objectives.predictions import counted, in_batch, token_loss, tok
 def bidirectional_head(backbone: Backbone, vocab_size: int) -> keras.layers.Layer:
     """Returns a new output layer over a vocabulary, which both directions share; it is built.
 
+    Its dtype policy is the backbone's, except that logits are float32 if that computes in half
+    precision.
+
     Args:
         backbone: a backbone whose hidden states are the concatenated states of two directions.
         vocab_size: the number of words.
@@ -27,11 +30,12 @@ def bidirectional_head(backbone: Backbone, vocab_size: int) -> keras.layers.Laye
     """
     if vocab_size < 1:
         raise ValueError(f"vocab_size must be at least 1, got {vocab_size}.")
+    policy = backbone.dtype_policy
     head = layers.Dense(
         vocab_size,
         kernel_initializer=layers.normal(backbone.config.initializer_range),
         name="bidirectional_lm_head",
-        dtype=backbone.dtype_policy,
+        dtype="float32" if policy.compute_dtype in ("float16", "bfloat16") else policy,
     )
     head.build((None, backbone.config.hidden_size // 2))
     return head

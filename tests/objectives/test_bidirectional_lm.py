@@ -97,6 +97,14 @@ def test_it_trains():
     assert history["bidirectional_lm_perplexity"][-1] == pytest.approx(np.exp(history["loss"][-1]))
 
 
+@pytest.mark.parametrize("dtype", ["mixed_bfloat16", "float16"])
+def test_logits_in_half_precision_are_float32(dtype):
+    backbone = bf.build("elmo", "tiny", hidden_size=8, cell_size=6, dtype=dtype)
+    assert (
+        bidirectional_head(backbone, 3)(tf.ones((1, 4), backbone.compute_dtype)).dtype == "float32"
+    )
+
+
 def test_mistakes():
     backbone, head = _made()
     with pytest.raises(ValueError, match="vocab_size must be at least 1, got 0"):
