@@ -167,7 +167,8 @@ class StreamLM(Learner):
             raise ValueError(
                 f"The {head.name} of {backbone.family} does not predict the next token."
             )
-        reader = ReadMemory(backbone.input.get("memory", ()), name="read_memory")
+        policy = backbone.dtype_policy  # which may differ from the global one
+        reader = ReadMemory(backbone.input.get("memory", ()), name="read_memory", dtype=policy)
         tokens = keras.Input((None,), dtype="int32", name="token_ids")
         begins = keras.Input((), dtype="int32", name="begins")
         inputs = {"token_ids": tokens, "padding_mask": keras.ops.ones_like(tokens)}
@@ -175,7 +176,8 @@ class StreamLM(Learner):
         outputs = backbone({**inputs, "memory": memory} if memory else inputs)
         x = outputs["sequence_output"]  # (batch, length, hidden)
         if memory:
-            x = WriteMemory(reader, name="write_memory")([x, *outputs["memory"]])
+            write = WriteMemory(reader, name="write_memory", dtype=policy)
+            x = write([x, *outputs["memory"]])
         if not head.built:
             head(backbone.output)
         super().__init__(
@@ -184,6 +186,7 @@ class StreamLM(Learner):
             [NextTokens(head)],
             **kwargs,
         )
+        self.dtype_policy = policy
         self.backbone = backbone
         self.head = head
         self.reader = reader

@@ -57,6 +57,19 @@ def test_segments_with_a_memory_are_as_good_as_the_whole():
     assert found["perplexity"] == pytest.approx(whole["a"], rel=1e-5)
 
 
+@pytest.mark.extended
+def test_a_backbone_in_another_precision_than_the_global_policy():
+    learner = _learner("transformer_xl", **TXL, dtype="mixed_float16")
+    exact = _learner("transformer_xl", **TXL)
+    assert isinstance(learner.optimizer, keras.optimizers.LossScaleOptimizer)
+    losses = [
+        each.evaluate(segments(IDS, 2, 7), return_dict=True, verbose=0)["loss"]
+        for each in (learner, exact)
+    ]
+    np.testing.assert_allclose(*losses, rtol=1e-2)
+    learner.fit(segments(IDS, 2, 7), verbose=0)
+
+
 @pytest.mark.full
 @pytest.mark.parametrize(("family", "overrides"), [("gpt2", {}), ("transformer_xl", TXL)])
 def test_without_a_memory_segments_are_worse_off(family, overrides):
