@@ -71,6 +71,7 @@ class Distiller(TextLearner):
             outputs[TASK] = tensors[TASK]
         kwargs.setdefault("name", "distiller")
         super().__init__(network.inputs, outputs, objectives, **kwargs)
+        self.dtype_policy = network.backbone.dtype_policy
         self._distillation = Untracked(distillation)
         self._labels = labels
         if network.task is not None:

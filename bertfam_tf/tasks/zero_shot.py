@@ -149,7 +149,7 @@ class ZeroShotClassifier(Task):
         logits = tf.cast(logits, tf.float32)  # (batch, labels, classes)
         entailed = logits[..., _class_of("entail", self.nli_labels)]
         scores = tf.nn.softmax(entailed)
-        if not self.multi_label and not _classes_of("contradict", self.nli_labels):
+        if not self.multi_label and len(_classes_of("contradict", self.nli_labels)) != 1:
             return scores
         contradicted = logits[..., _class_of("contradict", self.nli_labels)]
         independent = tf.sigmoid(entailed - contradicted)

@@ -14,6 +14,7 @@ import pytest
 import tensorflow as tf
 
 import bertfam_tf as bf
+from bertfam_tf.distill import Distiller, SoftTargets
 from bertfam_tf import heads, parsing
 from bertfam_tf.sources import CheckpointError
 from bertfam_tf.text.serialization import tokenizer_from_files
@@ -199,7 +200,8 @@ def test_loss_scaling_is_the_backbone_s(smallest, tmp_path):
     tasks = {n: bf.TextClassifier(backbone, tokenizer, 2, pair=False) for n in ("a", "b")}
     tasks["a"].save(tmp_path / "task.keras")
     loaded = keras.models.load_model(tmp_path / "task.keras")
-    for model in (loaded, tasks["a"], bf.MultiTask(tasks), bf.EmbedderTrainer(embedder)):
+    distiller = Distiller(tasks["a"], loaded, [SoftTargets()])
+    for model in (loaded, tasks["a"], bf.MultiTask(tasks), bf.EmbedderTrainer(embedder), distiller):
         model.compile("adam")
         assert isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
 
