@@ -14,8 +14,8 @@ import pytest
 import tensorflow as tf
 
 import bertfam_tf as bf
-from bertfam_tf.distill import Distiller, SoftTargets
 from bertfam_tf import heads, parsing
+from bertfam_tf.distill import Distiller, SoftTargets
 from bertfam_tf.sources import CheckpointError
 from bertfam_tf.text.serialization import tokenizer_from_files
 from bertfam_tf.training import tuning
