@@ -489,9 +489,7 @@ def _check(tasks: Mapping[str, Task]) -> None:
 def _columns(data: Any) -> tuple[Any, Any, Any]:
     """``x``, ``y`` and sample weights of a task's data."""
     if isinstance(data, tuple) and not 1 <= len(data) <= 3:
-        raise ValueError(
-            f"Data of a task must be (x, y) or (x, y, sample_weight), got {len(data)} values."
-        )
+        raise ValueError(f"A task's data must be (x, y[, sample_weight]), got {len(data)} values.")
     return columns(data)
 
 
