@@ -9,6 +9,8 @@ from bertfam_tf.hints import hint
 
 NO_TEXT = "There is no text in the input."
 ONE_WEIGHT = "sample_weight must be one number for each example"
+# Of other targets, Keras would take the largest for the label.
+NO_CLASS_WEIGHT = "class_weight is for one label of each example; use sample_weight here."
 # A value from a file may be megabytes long, or nested a thousand levels deep.
 _REPR = reprlib.Repr()
 _REPR.maxstring = _REPR.maxother = 200

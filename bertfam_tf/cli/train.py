@@ -4,18 +4,18 @@ import argparse
 
 from bertfam_tf.cli.common import Commands, add_command, add_recipe, print_json
 
-_TEXTS = {
-    "train": "fine-tune with a recipe; an interrupted run resumes",
-    "pretrain": "train a language model with a recipe",
-    "distill": "train a student to imitate a teacher with a recipe",
+# By command: its help, and an override as an example.
+_COMMANDS = {
+    "train": ("fine-tune with a recipe; an interrupted run resumes", "train.epochs=1"),
+    "pretrain": ("train a language model with a recipe", "train.epochs=1"),
+    "distill": ("train a student to imitate a teacher with a recipe", "data.limit=1000"),
 }
 
 
 def add(commands: Commands) -> None:
     """Adds the commands."""
-    for name, text in _TEXTS.items():
+    for name, (text, example) in _COMMANDS.items():
         parser = add_command(commands, name, run, text, resumes=True, in_batches=True)
-        example = "data.limit=1000" if name == "distill" else "train.epochs=1"
         add_recipe(parser, f"such as {example}")
 
 

@@ -45,7 +45,8 @@ class TransformerBlock(keras.layers.Layer):
         dropout: the dropout rate of each sublayer's output.
         attention_norm, feed_forward_norm: the norms; None for layer norms. ``Identity`` layers for
             a block without norms.
-        drops_attention: whether the output of the attention has dropout; not so in DistilBERT.
+        attention_output_dropout: the dropout of the attention's output; None for one of the rate
+            ``dropout``.
 
     Call:
         x: (batch, length, width).
@@ -68,13 +69,12 @@ class TransformerBlock(keras.layers.Layer):
         dropout: float = 0.0,
         attention_norm: keras.layers.Layer | None = None,
         feed_forward_norm: keras.layers.Layer | None = None,
-        drops_attention: bool = True,
+        attention_output_dropout: keras.layers.Layer | None = None,
         **kwargs,
     ):
         super().__init__(**kwargs)
         one_of("norm", norm, ("post", "pre"))
         self.norm = norm
-        self.drops_attention = drops_attention
         self.attention = attention
         self.feed_forward = feed_forward
         self.attention_norm = attention_norm or LayerNormalization(
@@ -84,6 +84,8 @@ class TransformerBlock(keras.layers.Layer):
             epsilon=epsilon, name="feed_forward_norm", dtype=self.dtype_policy
         )
         self.dropout = Dropout(dropout, name="dropout", dtype=self.dtype_policy)
+        # No second name for the same layer: .keras files have its state by the name.
+        self.attention_output_dropout = attention_output_dropout
 
     def build(self, x_shape, query_shape=None):
         for part in (
@@ -123,6 +125,9 @@ class TransformerBlock(keras.layers.Layer):
         """Returns the inputs of queries and keys, and of values; None for the same."""
         return (self.attention_norm(x) if self.norm == "pre" else x), None
 
+    def _dropped(self, attended, training):
+        return (self.attention_output_dropout or self.dropout)(attended, training=training)
+
     def _call(self, x, query, training, **options):
         options["training"] = training
         if self.norm == "pre":
@@ -141,6 +146,3 @@ class TransformerBlock(keras.layers.Layer):
         out = self.feed_forward(x)
         x = _residual_sum(x, self.dropout(out, training=training))
         return self.feed_forward_norm(x), *more
-
-    def _dropped(self, attended, training):
-        return self.dropout(attended, training=training) if self.drops_attention else attended

@@ -1,6 +1,7 @@
 """DistilBERT: Sanh et al. 2019, arXiv 1910.01108."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from bertfam_tf import layers
 from bertfam_tf.models import bert, encoder, formats, heads
@@ -33,7 +34,6 @@ class DistilBertConfig(bert.BertConfig):
     sinusoidal_positions: bool = False
     classifier_dropout: float | None = 0.2
     span_dropout: float = 0.1
-    drops_attention = False  # in all of its models, so no field
 
 
 def wire(config: DistilBertConfig, parts: Parts) -> tuple[dict, dict]:
@@ -42,7 +42,14 @@ def wire(config: DistilBertConfig, parts: Parts) -> tuple[dict, dict]:
     positions = layers.SinusoidalEmbedding if sines else layers.PositionEmbedding
     inputs = encoder.inputs(config)
     x = encoder.embed(config, parts, inputs, positions=positions)
-    return inputs, encoder.encode(config, parts, x, inputs["padding_mask"])
+    return inputs, encoder.encode(config, parts, x, inputs["padding_mask"], make_block=_block)
+
+
+def _block(
+    config: DistilBertConfig, num_heads: int, *, dtype: Any = None, **options: Any
+) -> layers.TransformerBlock:
+    kept = layers.Dropout(0.0, dtype=dtype)
+    return encoder.block(config, num_heads, attention_output_dropout=kept, dtype=dtype, **options)
 
 
 def _classifier(width: int | Labels) -> HeadSpec:

@@ -192,7 +192,6 @@ def block(
         **parts,
         epsilon=config.norm_epsilon,
         dropout=config.dropout,
-        drops_attention=getattr(config, "drops_attention", True),
         name=name,
         dtype=dtype,
     )
@@ -236,6 +235,7 @@ def encode(
     padding_mask: Any,
     *,
     blocks: Sequence[layers.TransformerBlock] | None = None,
+    make_block: Callable[..., layers.TransformerBlock] = block,
     call_with: Callable[[int], dict] | None = None,
     after: Callable[[Any, Any], Any] = lambda x, padding_mask: x,
     final_norm: keras.layers.Layer | None = None,
@@ -248,6 +248,7 @@ def encode(
         x: the result of ``embed``.
         padding_mask: (batch, length).
         blocks: the blocks; None for ``num_layers`` new ones.
+        make_block: creates a new block, as ``block`` does.
         call_with: keyword arguments of a block, such as its mask, by its index; None for the
             attention mask from padding.
         after: a function of each block's output, as ``x`` is, and of the padding mask of its
@@ -261,7 +262,7 @@ def encode(
     """
     if blocks is None:
         counts = heads_per_layer(config)
-        blocks = [parts(f"layer_{i}", block, config, n) for i, n in enumerate(counts)]
+        blocks = [parts(f"layer_{i}", make_block, config, n) for i, n in enumerate(counts)]
     elif getattr(config, "heads_per_layer", ()):
         raise ValueError("heads_per_layer must be empty: all layers have the same number of heads.")
     plain = call_with is None

@@ -9,9 +9,10 @@ from bertfam_tf.data.reading import expanded, is_published
 from bertfam_tf.recipes.reading import source
 from bertfam_tf.sources import sha256
 
-_SPLITS = ("train", "dev", "test")
-# Larger files, such as corpora, are compared by their size, because reading them takes long.
-_LARGEST = 1 << 26  # bytes
+# Of the splits, a run reads these; `bertfam evaluate` reads the test split.
+_SPLITS = ("train", "dev")
+# Larger data, such as corpora, are compared by the files' sizes, because reading them takes long.
+_LARGEST = 1 << 28  # bytes of all files
 
 
 def digests(recipe: Any) -> dict[str, dict[str, str]]:
@@ -19,7 +20,7 @@ def digests(recipe: Any) -> dict[str, dict[str, str]]:
 
     Files that do not exist, directories and published data sets are left out.
     """
-    found: dict[str, dict[str, str]] = {}
+    found: dict[str, list[Path]] = {}
     for place, name in _names(dataclasses.asdict(recipe), ""):
         if is_published(name):
             continue
@@ -27,8 +28,14 @@ def digests(recipe: Any) -> dict[str, dict[str, str]]:
             files = [Path(file) for file in expanded(source(name))]
         except ValueError:  # reading the data says it better
             continue
-        found.setdefault(place, {}).update({str(f): _digest(f) for f in files if f.is_file()})
-    return {place: files for place, files in found.items() if files}
+        found.setdefault(place, []).extend(file for file in files if file.is_file())
+    sizes = {file: file.stat().st_size for files in found.values() for file in files}
+    small = sum(sizes.values()) <= _LARGEST
+    return {
+        place: {str(file): sha256(file) if small else f"{sizes[file]} bytes" for file in files}
+        for place, files in found.items()
+        if files
+    }
 
 
 def check_unchanged(stored: Mapping[str, Any], recipe: Any, run: Path) -> None:
@@ -79,8 +86,3 @@ def _texts(value: Any) -> Iterator[str]:
     elif isinstance(value, Mapping | list | tuple):
         for inner in value.values() if isinstance(value, Mapping) else value:
             yield from _texts(inner)
-
-
-def _digest(file: Path) -> str:
-    size = file.stat().st_size
-    return sha256(file) if size <= _LARGEST else f"{size} bytes"

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from bertfam_tf.data.inputs import LABEL
 from bertfam_tf.heads import Head
-from bertfam_tf.names import ONE_WEIGHT
+from bertfam_tf.names import NO_CLASS_WEIGHT, ONE_WEIGHT
 from bertfam_tf.objectives.objective import Objective, SumAndCount
 from bertfam_tf.tasks.preprocessing import Preprocessor
 
@@ -113,7 +113,7 @@ class Targets:
         Raises:
             ValueError: for an unknown label, or targets that are not one label of each example.
         """
-        return dict(class_weight)
+        raise ValueError(NO_CLASS_WEIGHT)
 
 
 def one_per_example(weights: tf.Tensor) -> tf.Tensor:
@@ -121,11 +121,6 @@ def one_per_example(weights: tf.Tensor) -> tf.Tensor:
     if weights.shape.rank != 1:
         raise ValueError(f"{ONE_WEIGHT}, got shape {weights.shape} in a batch.")
     return weights
-
-
-def no_class_weights(of: Any, class_weight: Mapping[Any, float]) -> dict[int, float]:
-    """``class_weights`` of targets of which Keras would take the largest for the label."""
-    raise ValueError("class_weight is for one label of each example; use sample_weight here.")
 
 
 class Evaluation(NamedTuple):

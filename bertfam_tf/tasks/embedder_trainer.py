@@ -15,7 +15,7 @@ from bertfam_tf.data.inputs import TEXT, TEXT_PAIR, Fields, batches
 from bertfam_tf.data.labels import numbers_of
 from bertfam_tf.names import unknown
 from bertfam_tf.objectives.objective import Batch, SumAndCount
-from bertfam_tf.tasks.components import NO_LABELS, no_class_weights, one_per_example
+from bertfam_tf.tasks.components import NO_LABELS, one_per_example
 from bertfam_tf.tasks.languages import repeated
 from bertfam_tf.tasks.preprocessing import SingleRow, rows_of
 from bertfam_tf.tasks.text_learner import TextLearner, renamed
@@ -111,8 +111,6 @@ class EmbedderTrainer(TextLearner):
                 raise ValueError(
                     f"trainer.objective must be one of {', '.join(known)}, got {self.objective!r}."
                 )
-
-    class_weights = no_class_weights
 
     def __init__(
         self,

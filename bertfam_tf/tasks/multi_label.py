@@ -233,9 +233,6 @@ class MultiLabelTargets(Targets):
             )
         return tf.cast(labels, tf.float32)
 
-    def class_weights(self, class_weight: Mapping[Any, float]) -> dict[int, float]:
-        raise ValueError("class_weight is for one label of each text; there may be several here.")
-
     def _matrix(self, examples: Sequence[Any]) -> np.ndarray:
         """A list of lists as a matrix: of names, or of 0 and 1."""
         by_name = any(isinstance(value, str | bytes) for labels in examples for value in labels)

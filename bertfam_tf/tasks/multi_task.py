@@ -16,7 +16,6 @@ from bertfam_tf.models import Backbone
 from bertfam_tf.names import unknown
 from bertfam_tf.objectives.objective import Batch, Objective, SumAndCount
 from bertfam_tf.tasks import storage
-from bertfam_tf.tasks.components import no_class_weights
 from bertfam_tf.tasks.sampling import batches_per_task
 from bertfam_tf.tasks.task import Task
 from bertfam_tf.tasks.task_storage import keras_format
@@ -57,7 +56,6 @@ class MultiTask(TextLearner):
     """
 
     fit_options = ("batch_tokens", "sampling", "seed", "steps")
-    class_weights = no_class_weights
 
     def __init__(
         self,

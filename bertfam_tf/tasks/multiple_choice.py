@@ -228,3 +228,6 @@ class _ChoiceTargets(Targets):
             raise ValueError(f"labels must be strings or integers, got {labels.dtype.name}.")
         labels = labels if labels.dtype == tf.string else tf.strings.as_string(labels)
         return index_of(labels, self.known, "label") % self.count
+
+    def class_weights(self, class_weight: Mapping[Any, float]) -> dict[int, float]:
+        return dict(class_weight)

@@ -27,7 +27,6 @@ from bertfam_tf.tasks.components import (
     Targets,
     TaskComponents,
     Tensors,
-    no_class_weights,
 )
 from bertfam_tf.tasks.options import LoadingArguments, OptionArguments, Options, option
 from bertfam_tf.tasks.preprocessing import MultiRow, SingleRow, rows_of, run_rows
@@ -325,8 +324,6 @@ class _Relevance(Targets):
     Args:
         objective: the task's objective.
     """
-
-    class_weights = no_class_weights
 
     def __init__(self, objective: Ranking):
         self.objective = objective

@@ -11,7 +11,7 @@ import tensorflow as tf
 from bertfam_tf.data.errors import MARK
 from bertfam_tf.data.inputs import as_text
 from bertfam_tf.data.targets import pairs_of
-from bertfam_tf.tasks.components import Targets, labels_apart, no_class_weights
+from bertfam_tf.tasks.components import Targets, labels_apart
 from bertfam_tf.text.characters import Characters
 
 QUESTION, CONTEXT = "question", "context"
@@ -21,8 +21,6 @@ SPACES = r"[\s\x{0B}\x{85}\pZ]+"
 
 class SpanTargets(Targets):
     """Positions of the answer's first token and of its last, int32 (windows, 2)."""
-
-    class_weights = no_class_weights
 
     @staticmethod
     def with_gold(x: Any, y: Any) -> tuple[Any, Any]:

@@ -14,7 +14,7 @@ from bertfam_tf.data.inputs import TEXT
 from bertfam_tf.data.labels import index_of, not_listed
 from bertfam_tf.metrics.table import UNLABELLED
 from bertfam_tf.objectives.objective import SumAndCount
-from bertfam_tf.tasks.components import NO_LABELS, Targets, labels_apart, no_class_weights
+from bertfam_tf.tasks.components import NO_LABELS, Targets, labels_apart
 from bertfam_tf.text.splitting import Split
 from bertfam_tf.training.learner import mean_loss
 
@@ -46,7 +46,6 @@ class TagTargets(Targets):
     """
 
     padding = UNLABELLED
-    class_weights = no_class_weights
 
     def __init__(self, tags: Sequence[str], split: Callable[[], Split]):
         self.tags = list(tags)

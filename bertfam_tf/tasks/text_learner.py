@@ -14,7 +14,7 @@ from bertfam_tf.data import inputs
 from bertfam_tf.data.errors import as_value_errors
 from bertfam_tf.data.inputs import TEXTS, Fields, is_packed, split_rows
 from bertfam_tf.data.tables import Columns
-from bertfam_tf.names import NO_TEXT, unexpected
+from bertfam_tf.names import NO_CLASS_WEIGHT, NO_TEXT, unexpected
 from bertfam_tf.training import optimizers
 from bertfam_tf.training.learner import Learner
 from bertfam_tf.validation import one_of
@@ -89,8 +89,12 @@ class TextLearner(Learner):
         return data if names is None or data is None else self.examples(*columns(data), names)
 
     def class_weights(self, class_weight: Mapping[Any, float]) -> dict[int, float]:
-        """Converts ``class_weight`` of ``fit`` to weights by the index of the label."""
-        return dict(class_weight)
+        """Converts ``class_weight`` of ``fit`` to weights by the index of the label.
+
+        Raises:
+            ValueError: for an unknown label, or if examples do not have one label of some.
+        """
+        raise ValueError(NO_CLASS_WEIGHT)
 
     def balanced_class_weights(self, x: Any, y: Any = None) -> dict[int, float]:
         """Returns weights by the index of the label, lower for labels with more examples.

@@ -20,7 +20,6 @@ from bertfam_tf.tasks.components import (
     TaskComponents,
     Tensors,
     label_vector,
-    no_class_weights,
 )
 from bertfam_tf.tasks.options import PairArguments, PairOptions, PretrainedPairArguments
 from bertfam_tf.tasks.task import Task
@@ -95,8 +94,6 @@ def _squared_error(targets: Any, scores: Any, weights: Any) -> SumAndCount:
 
 class NumberTargets(Targets):
     """Numbers, or strings of them, as float32 (batch,)."""
-
-    class_weights = no_class_weights
 
     def check(self, y: Any) -> None:
         values = label_vector(y)

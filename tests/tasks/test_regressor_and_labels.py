@@ -259,7 +259,7 @@ def test_labels_have_weights(smallest, weights):
 
 @pytest.mark.full
 def test_independent_labels_have_none(several):
-    with pytest.raises(ValueError, match="class_weight is for one label of each text"):
+    with pytest.raises(ValueError, match="class_weight is for one label of each example"):
         several.fit(TEXTS, JOINED, class_weight={"fun": 2.0}, verbose=0)
 
 
