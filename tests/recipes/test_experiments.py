@@ -233,6 +233,23 @@ def test_a_chain_shares_runs_and_evaluates(files, tmp_path, capsys):
         run_cells(plan_cells(changed, file)[1:], 0)
 
 
+def test_a_row_takes_the_model_of_another_step(files, tmp_path):
+    steps = {**CHAIN["steps"]}
+    steps = {"teacher": steps["teacher"], "other": {"recipe": "pretrain.yaml"}, **steps}
+    steps["more"] = {"evaluate": "other"}
+    rows = {
+        "teacher": {"other.recipe": None},
+        "other": {"tune.takes": {"model.path": "other"}, "more.evaluate": "tune"},
+    }
+    file = files(seeds=[0], **{**CHAIN, "steps": steps, "rows": rows})
+    first, second = plan_cells(load_experiment(file), file)
+    assert list(first.runs) == ["teacher", "tune", "again"]
+    assert first.runs["tune"].settings["model"]["path"].endswith("/runs/teacher/0/teacher/model")
+    assert second.runs["tune"].settings["model"]["path"].endswith("/runs/other/0/other/model")
+    assert second.runs["tune"].parents == (second.runs["other"],)
+    assert second.runs["more"].recipe == tmp_path / "runs/other/0/tune"
+
+
 @pytest.mark.extended
 def test_minimal_pairs_are_a_metric(files, tmp_path, monkeypatch):
     monkeypatch.setenv("PAIRS", str(tmp_path / "pairs"))
@@ -305,6 +322,12 @@ def test_other_runs_go_on_after_a_failure(files, tmp_path, capsys, caplog):
         ({"published": {"source": "", "rows": {"static": {"l": 1.0}}}}, r"published\.rows\.static"),
         ({**CHAIN, "columns": ["tun.loss"]}, r"Unknown step of a column 'tun'.* 'tune'"),
         ({**CHAIN, "rows": {"a": {"train.steps": 1}}}, r"Unknown step of an override 'train'"),
+        (
+            {**CHAIN, "rows": {"a": {"tune.takes": {"model.path": "again"}}}},
+            r"row a, step tune: Unknown earlier step of steps\.tune 'again'",
+        ),
+        ({**CHAIN, "rows": {"a": {"tune.takes": "again"}}}, r"row a, step tune: .*takes"),
+        ({**CHAIN, "rows": {"a": {"tune.evaluate": "teacher"}}}, r"either a recipe or evaluate"),
         (
             {**CHAIN, "steps": {"tune": {"recipe": "tune.yaml", "takes": {"model.path": "b"}}}},
             r"Unknown earlier step of steps\.tune 'b'",

@@ -167,12 +167,13 @@ def plan_cells(
     places = itertools.product(experiment.rows, experiment.seeds if seeds is None else seeds)
     runs: dict[tuple[str, int], dict[str, Run]] = {place: {} for place in places}
     groups: dict[str, list[Run]] = {}
-    for name, step in experiment.steps.items():
+    for name in experiment.steps:
         within = "" if experiment.single else f"/{name}"
         for (row, seed), earlier in runs.items():
             place = f"{experiment.output}/{row}/{seed}{within}"
             try:
-                run = _run(step, changes[row][name], seed, place, earlier, file, read)
+                step, rest = experiment.step(name, changes[row][name])
+                run = step and _run(step, rest, seed, place, earlier, file, read)
             except ValueError as error:
                 where = f"row {row}" if experiment.single else f"row {row}, step {name}"
                 raise ValueError(f"{file}: {where}: {error}") from None
@@ -233,10 +234,8 @@ def _run(
     changes = {**step.overrides, **changes}
     if step.evaluate is not None:
         return _evaluation(step, changes, place, runs)
-    recipe = changes.pop("recipe", step.recipe)
-    if recipe is None:
-        return None
-    values = copy.deepcopy(read(str(recipe)))
+    recipe = str(step.recipe)
+    values = copy.deepcopy(read(recipe))
     parents = []
     for key, sources in step.takes.items():
         names = [sources] if isinstance(sources, str) else sources

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from bertfam_tf.names import unknown
-from bertfam_tf.recipes.reading import build, parse_override, read_values
+from bertfam_tf.recipes.reading import build, build_section, parse_override, read_values
 
 # The name of the step of an experiment with one recipe.
 ONLY = "run"
@@ -134,8 +134,8 @@ class Experiment:
         output: the directory of the runs.
         rows: the overrides of each row by key of the recipe, prefixed with the step's name, or
             several names separated by commas, if there are several steps:
-            ``{static: {pretrain.masking.copies: 10}}``. A step's ``recipe`` can also be overridden,
-            with another file, or with null to omit the step.
+            ``{static: {pretrain.masking.copies: 10}}``. A step's ``recipe``, ``evaluate`` and
+            ``takes`` can also be overridden; null for ``recipe`` or ``evaluate`` omits the step.
         columns: the columns of the table: metrics, or columns with more settings.
         recipe: the recipe of each cell, relative to this file; or ``steps``.
         steps: recipes by name, which run in this order.
@@ -194,6 +194,22 @@ class Experiment:
         """Returns the step and the name of a metric of ``metrics.json``."""
         steps, name = self._split(metric, "step of a column")
         return steps[0], name
+
+    def step(
+        self, name: str, changes: Mapping[str, Any]
+    ) -> tuple[StepConfig | None, dict[str, Any]]:
+        """Returns a step with a row's changes, None if the row omits it, and the other changes.
+
+        Raises:
+            ValueError: if the row changes a setting to an invalid value.
+        """
+        step, rest = self.steps[name], dict(changes)
+        own = {key: rest.pop(key) for key in ("recipe", "evaluate", "takes") if key in rest}
+        if None in [value for key, value in own.items() if key != "takes"]:
+            return None, rest
+        changed = build_section({**vars(step), **own}, StepConfig, f"steps.{name}")
+        _check_steps({**self.steps, name: changed})
+        return changed, rest
 
     def column(self, name: str) -> ColumnConfig:
         """Returns the column of a name."""
