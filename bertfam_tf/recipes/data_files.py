@@ -13,12 +13,19 @@ from bertfam_tf.sources import sha256
 _SPLITS = ("train", "dev")
 # Larger data, such as corpora, are compared by the files' sizes, because reading them takes long.
 _LARGEST = 1 << 28  # bytes of all files
+# The end of a size, in place of a digest.
+_BYTES = " bytes"
 
 
-def digests(recipe: Any) -> dict[str, dict[str, str]]:
+def digests(recipe: Any, whole: bool | None = None) -> dict[str, dict[str, str]]:
     """Returns the digests of a recipe's data files, by their place in the recipe and by path.
 
     Files that do not exist, directories and published data sets are left out.
+
+    Args:
+        recipe: the recipe.
+        whole: whether files are compared by their content, or by their sizes; None for the content
+            unless it is large.
     """
     found: dict[str, list[Path]] = {}
     for place, name in _names(dataclasses.asdict(recipe), ""):
@@ -30,9 +37,10 @@ def digests(recipe: Any) -> dict[str, dict[str, str]]:
             continue
         found.setdefault(place, []).extend(file for file in files if file.is_file())
     sizes = {file: file.stat().st_size for files in found.values() for file in files}
-    small = sum(sizes.values()) <= _LARGEST
+    if whole is None:
+        whole = sum(sizes.values()) <= _LARGEST
     return {
-        place: {str(file): sha256(file) if small else f"{sizes[file]} bytes" for file in files}
+        place: {str(file): sha256(file) if whole else f"{sizes[file]}{_BYTES}" for file in files}
         for place, files in found.items()
         if files
     }
@@ -50,7 +58,14 @@ def check_unchanged(stored: Mapping[str, Any], recipe: Any, run: Path) -> None:
         ValueError: if a file has changed, or a pattern matches other files. Data that is gone is no
             error: a finished run needs none.
     """
-    for place, files in digests(recipe).items():
+    # The files that are left may be small: each is compared as it was at the start.
+    whole = not any(
+        str(digest).endswith(_BYTES)
+        for files in stored.values()
+        if isinstance(files, Mapping)
+        for digest in files.values()
+    )
+    for place, files in digests(recipe, whole).items():
         before = stored.get(place)
         if not isinstance(before, Mapping):
             continue

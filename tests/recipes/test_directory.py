@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from bertfam_tf.checkpoints.safetensors import write as write_tensors
+from bertfam_tf.recipes import data_files
 from bertfam_tf.recipes.directory import RunDirectory, model_directory, model_source, run_directory
 from bertfam_tf.recipes.reading import load_recipe
 
@@ -189,6 +190,25 @@ def test_data_that_changes(recipe, output, tmp_path, monkeypatch):
     data.unlink()  # the results stay without the data
     with run_directory(recipe) as directory:
         assert directory.metrics() == {"loss": 1.0}
+
+
+def test_large_data_of_which_a_part_is_gone(recipe, output, tmp_path, monkeypatch):
+    monkeypatch.setattr(data_files, "_LARGEST", 8)
+    texts = {"a.tsv": "a\tpos\n", "b.tsv": "b\tneg\n"}
+    train, dev = (str(tmp_path / name) for name in texts)
+    recipe = dataclasses.replace(
+        recipe, data=dataclasses.replace(recipe.data, train=train, dev=dev)
+    )
+    _write(tmp_path, texts)
+    with run_directory(recipe) as directory:
+        directory.begin()
+        directory.finish({"loss": 1.0})
+    (tmp_path / "a.tsv").unlink()
+    with run_directory(recipe) as directory:
+        assert directory.metrics() == {"loss": 1.0}
+    (tmp_path / "b.tsv").write_text("another\tneg\n")
+    with pytest.raises(ValueError, match=r"data\.dev: .*/b\.tsv\)"), run_directory(recipe):
+        pass
 
 
 def test_a_pattern_that_matches_other_files(recipe, output, tmp_path):
