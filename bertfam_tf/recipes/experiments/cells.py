@@ -173,7 +173,9 @@ def plan_cells(
             place = f"{experiment.output}/{row}/{seed}{within}"
             try:
                 step, rest = experiment.step(name, changes[row][name])
-                run = step and _run(step, rest, seed, place, earlier, file, read)
+                run = None
+                if step is not None:
+                    run = _run(step, rest, seed, place, earlier, file, read)
             except ValueError as error:
                 where = f"row {row}" if experiment.single else f"row {row}, step {name}"
                 raise ValueError(f"{file}: {where}: {error}") from None
