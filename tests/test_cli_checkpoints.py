@@ -2,7 +2,10 @@
 
 import json
 import logging
+import os
 import shutil
+import signal
+import tempfile
 import warnings
 from pathlib import Path
 
@@ -147,6 +150,24 @@ def test_serve_exports_first(tiny, tmp_path, capsys, monkeypatch):
     assert served[2] == str(tmp_path / "model")
     assert main(["serve", str(tmp_path / "model"), "--labels", "a,b"]) == 2
     assert "--labels is for models that are not exported yet" in capsys.readouterr().err
+
+
+def test_serve_that_is_ended_while_it_exports(tmp_path, monkeypatch):
+    class Task:
+        def export(self, folder):
+            Path(folder, "1").mkdir()
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(serve_command, "loaded_task", lambda *_, **__: Task())
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # not the end of the tests
+    try:
+        with pytest.raises(SystemExit) as ended:
+            main(["serve", "package:any"])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert ended.value.code == 143
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_level_too_high_or_too_low(tmp_path, capsys):

@@ -1,7 +1,11 @@
 """``bertfam serve``."""
 
 import argparse
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -31,7 +35,7 @@ def run(options: argparse.Namespace) -> None:
         run_server(options)
         return
     options.model = options.base_path
-    with TemporaryDirectory(prefix="bertfam-serve-") as folder:
+    with _exits_when_terminated(), TemporaryDirectory(prefix="bertfam-serve-") as folder:
         task = loaded_task(options, several=True)
         print(
             f"Exporting {options.model} for this server. `bertfam export {options.model} "
@@ -41,6 +45,19 @@ def run(options: argparse.Namespace) -> None:
         task.export(folder)
         options.base_path = folder
         run_server(options)
+
+
+@contextmanager
+def _exits_when_terminated() -> Iterator[None]:
+    """Makes SIGTERM raise SystemExit, until the server handles it: the export is removed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _is_model(options: argparse.Namespace) -> bool:
