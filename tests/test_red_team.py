@@ -121,6 +121,7 @@ def test_tokenizer_json(tmp_path, changes, error):
         {"pad_segment": "0"},
         {"pad_segment": -1},
         {"pad_left": 1},
+        {"truncate_left": 1},
     ],
 )
 def test_layouts_with_values_that_no_graph_takes(values):

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from bertfam_tf import files, parsing
 from bertfam_tf.names import truncated, truncated_repr
 from bertfam_tf.text.special_tokens import NO_SPECIAL_TOKENS, ROLES, TOKEN_LISTS, Layout
+from bertfam_tf.validation import one_of
 
 CONFIG_FILE = "tokenizer_config.json"
 JSON_FILE = "tokenizer.json"
@@ -53,6 +54,7 @@ _CONFIG_TYPES: dict[str, type | tuple[type, ...]] = {
     "nonbreaking_prefixes": list,
     "normalized_tokens": list,
     "tokenizer_class": str,
+    "truncation_side": str,
 }
 
 
@@ -67,6 +69,8 @@ def read_tokenizer_config(path: Path) -> dict[str, Any]:
             kinds = kind if isinstance(kind, tuple) else (kind,)
             expected = " or ".join(_JSON_NAMES[kind] for kind in kinds)
             raise ValueError(f"{path}: {name} is {truncated_repr(value)}, expected {expected}.")
+    if config.get("truncation_side") is not None:
+        one_of(f"{path}: truncation_side", config["truncation_side"], ("left", "right"))
     return config
 
 

@@ -24,18 +24,21 @@ class Filled(NamedTuple):
             without padding; negative or beyond the last token at padding.
         begins: for each text, int32 (1 or batch, 1), the position of its first piece.
         counts: for each text, int32 (batch, 1), its number of pieces.
+        firsts: for each text, int32 (batch, 1) or 0, the index of its first piece that is packed.
     """
 
     inputs: dict[str, tf.Tensor]
     position: tf.Tensor
     begins: list[tf.Tensor]
     counts: list[tf.Tensor]
+    firsts: Sequence[tf.Tensor | int] = (0, 0)
 
     def pieces(self, text: int) -> tf.Tensor:
         """Returns int32 (batch, length), the index of each token among the pieces of a text; -1 at
         other tokens and padding."""
         index = self.position - self.begins[text]
-        return tf.where((index >= 0) & (index < self.counts[text]), index, -1)
+        inside = (index >= 0) & (index < self.counts[text])
+        return tf.where(inside, index + self.firsts[text], -1)
 
 
 class Frame:
@@ -188,9 +191,10 @@ class Packer:
         ids: the ids of the special tokens by role, as ``Tokenizer.special_ids``; without ``"pad"``
             the padding is 0.
         max_length: the maximum number of tokens, special tokens included.
-        truncation: which text of a pair is truncated, at its end: ``"longest_first"``, the longer
-            one; ``"only_first"`` or ``"only_second"``, that text, and if nothing of it is left,
-            also the other one (where Hugging Face raises). Single texts are always truncated.
+        truncation: which text of a pair is truncated, at the side that the layout says:
+            ``"longest_first"``, the longer one; ``"only_first"`` or ``"only_second"``, that text,
+            and if nothing of it is left, also the other one (where Hugging Face raises). Single
+            texts are always truncated.
         padding: the padded lengths of batches; see ``widths_of``.
 
     Raises:
@@ -237,7 +241,13 @@ class Packer:
         if len(texts) not in (1, 2):
             raise ValueError(f"texts must be one or two, got {len(texts)}.")
         starts, counts = zip(*map(starts_and_counts, texts), strict=True)
-        return self.frame.fill([text.values for text in texts], starts, self._kept(counts))
+        values, kept = [text.values for text in texts], self._kept(counts)
+        if not self.frame.layout.truncate_left:
+            return self.frame.fill(values, starts, kept)
+        cut = [count - rest for count, rest in zip(counts, kept, strict=True)]
+        starts = tuple(start + lost for start, lost in zip(starts, cut, strict=True))
+        filled = self.frame.fill(values, starts, kept)
+        return filled._replace(firsts=[lost[:, tf.newaxis] for lost in cut])
 
     def _kept(self, counts: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Returns the number of pieces of each text that fit, int32 [batch] each."""

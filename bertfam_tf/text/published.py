@@ -74,6 +74,7 @@ def save_published(
         "model_max_length": max_length,
         "model_input_names": list(inputs),
         "padding_side": "left" if tokenizer.layout.pad_left else "right",
+        "truncation_side": "left" if tokenizer.layout.truncate_left else "right",
         "clean_up_tokenization_spaces": False,
     }
     write_json(directory / CONFIG_FILE, config)

@@ -80,6 +80,7 @@ class Layout:
         pair_segments: the segment id of each entry of ``pair``.
         pad_left: whether padding is on the left instead of on the right.
         pad_segment: the segment id of padding.
+        truncate_left: whether texts that are too long lose their beginnings instead of their ends.
 
     Raises:
         ValueError: if an entry is neither a role nor a text; a text is missing, repeated or out of
@@ -93,6 +94,7 @@ class Layout:
     pair_segments: tuple[int, ...] = (0, 0, 0, 1, 1)
     pad_left: bool = False
     pad_segment: int = 0
+    truncate_left: bool = False
 
     def __post_init__(self) -> None:
         # Lists, from a JSON file, would not compare equal to tuples.
@@ -120,10 +122,12 @@ class Layout:
             for segment in segments:
                 _check_segment(f"layout.{name}_segments", segment)
         _check_segment("layout.pad_segment", self.pad_segment)
-        if not isinstance(self.pad_left, bool):
-            raise ValueError(
-                f"layout.pad_left must be True or False, got {truncated_repr(self.pad_left)}."
-            )
+        for name in ("pad_left", "truncate_left"):
+            value = getattr(self, name)
+            if not isinstance(value, bool):
+                raise ValueError(
+                    f"layout.{name} must be True or False, got {truncated_repr(value)}."
+                )
 
     def entries(self, texts: int) -> tuple[tuple[str, int], ...]:
         """Returns ``(role or text, segment id)`` of each entry, for one or two texts."""

@@ -22,6 +22,7 @@ LAYOUTS = {
         ("a", "sep", "cls"), ("a", "sep", "b", "sep", "cls"), (0, 0, 2), (0, 0, 1, 1, 2),
         pad_left=True, pad_segment=3,
     ),
+    "left": Layout(truncate_left=True),
 }  # fmt: skip
 LONGEST = 12
 LENGTHS = [(a, b) for a in range(LONGEST + 1) for b in range(LONGEST + 1)]
@@ -47,7 +48,8 @@ def _reference(layout, max_length, strategy="longest_first"):
         pair=_template(layout.pair, layout.pair_segments),
         special_tokens=[("[CLS]", CLS), ("[SEP]", SEP), ("[BOS]", BOS)],
     )
-    tokenizer.enable_truncation(max_length, strategy=strategy)
+    side = "left" if layout.truncate_left else "right"
+    tokenizer.enable_truncation(max_length, strategy=strategy, direction=side)
     tokenizer.enable_padding(
         direction="left" if layout.pad_left else "right",
         pad_id=PAD,
@@ -81,7 +83,7 @@ def test_rows_equal_the_reference(name, texts, max_length):
 
 @pytest.mark.parametrize("max_length", [6, 11, 16, 40])
 @pytest.mark.parametrize("truncation", ["only_first", "only_second"])
-@pytest.mark.parametrize("name", ["bert", "xlnet"])
+@pytest.mark.parametrize("name", ["bert", "xlnet", "left"])
 def test_truncation_of_one_text(name, truncation, max_length):
     layout = LAYOUTS[name]
     room = max_length - layout.special_count(2)
@@ -98,6 +100,13 @@ def test_truncation_if_a_single_text_is_too_long():
     assert packed["token_ids"].numpy().tolist() == [[CLS, 1, 2, 3, SEP, SEP]]
     packed = Packer(CLS_A_SEP, IDS, 6, "only_first")([a, b])
     assert packed["token_ids"].numpy().tolist() == [[CLS, SEP, 11, 12, 13, SEP]]
+
+
+def test_pieces_of_texts_without_their_beginnings():
+    a, b = _ragged([[1, 2, 3, 4, 5], [6]]), _ragged([[11, 12], [13]])
+    filled = Packer(LAYOUTS["left"], IDS, 7).fill([a, b])
+    assert filled.pieces(0).numpy().tolist() == [[-1, 3, 4, -1, -1, -1, -1], [-1, 0, *[-1] * 5]]
+    assert filled.pieces(1).numpy().tolist() == [[*[-1] * 4, 0, 1, -1], [*[-1] * 3, 0, *[-1] * 3]]
 
 
 def test_empty_texts_keep_their_separators():

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from bertfam_tf.sources import CheckpointError
 from bertfam_tf.text import SpecialTokens, WordPieceTokenizer, load_tokenizer
-from bertfam_tf.text.special_tokens import A_THEN_B
+from bertfam_tf.text.special_tokens import A_THEN_B, Layout
 from bertfam_tf.text.tokenizers.byte_bpe import ByteBPETokenizer, byte_characters
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "<mask>", "<m>", "<m>>",
@@ -97,6 +97,20 @@ def test_byte_level_files_name_the_class_of_their_tokens(tmp_path, cls, name):
     config = json.loads((tmp_path / "tokenizer_config.json").read_text("utf-8"))
     assert config["tokenizer_class"] == name
     assert load_tokenizer(tmp_path).get_config() == one.get_config()
+
+
+def test_texts_that_lose_their_beginnings(tmp_path):
+    (tmp_path / "vocab.txt").write_text("[UNK]\n[CLS]\n[SEP]\n[PAD]\n", "utf-8")
+    said = {"tokenizer_class": "BertTokenizer", "truncation_side": "left"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(said), "utf-8")
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer.layout == Layout(truncate_left=True)
+    tokenizer.save(tmp_path / "saved")
+    assert load_tokenizer(tmp_path / "saved").layout == tokenizer.layout
+    said["truncation_side"] = "start"
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(said), "utf-8")
+    with pytest.raises(CheckpointError, match="truncation_side must be left or right, got 'start'"):
+        load_tokenizer(tmp_path)
 
 
 def test_tokens_that_were_changed_after_loading(tmp_path):

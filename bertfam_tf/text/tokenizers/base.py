@@ -412,6 +412,8 @@ class Tokenizer(Hinted, tf.Module):
             tokenizer = cls(**arguments)
         except ValueError as error:
             raise ValueError(f"{source}: {error}") from error
+        if "layout" not in stated and config.get("truncation_side") == "left":
+            tokenizer.layout = dataclasses.replace(tokenizer.layout, truncate_left=True)
         check_added_tokens(folder, tokenizer._state.ids)
         return tokenizer
 
