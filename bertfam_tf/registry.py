@@ -320,6 +320,7 @@ class HuggingFaceNames:
         aliases: start of a tensor's name in checkpoints of another layout -> its start in this one;
             the first that fits.
         defaults: values of missing config keys, if they differ from our fields' defaults.
+        synonyms: other names of config keys, which override them in transformers -> the key.
         read: computes our fields from the renamed ones, if a field depends on others; ``write`` is
             its inverse.
         classes: head -> suffix of its class, if it is not the one in ``CLASSES``.
@@ -335,6 +336,7 @@ class HuggingFaceNames:
     copies: Mapping[str, str] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    synonyms: Mapping[str, str] = field(default_factory=dict)
     read: Callable[[dict], dict] = dict
     write: Callable[[dict], dict] = dict
     classes: Mapping[str, str] = field(default_factory=dict)

@@ -179,6 +179,8 @@ def translate(
     """
     record = _record(values, family)
     names = names_of(record)
+    others = {key: values[name] for name, key in names.synonyms.items() if name in values}
+    values = {**values, **others}
     for key, supported in names.required.items():
         stated = {**names.defaults, **values}
         if key in stated and stated[key] not in supported:
@@ -187,8 +189,8 @@ def translate(
                 f"{file} has {key} = {value}, which {record.name} does not support; supported: "
                 f"{', '.join(map(repr, supported))}."
             )
-    known = _IGNORED_KEYS | names.config.keys() | names.required.keys() | {_PRUNED}
-    unknown_keys = sorted(values.keys() - known)
+    known = names.config.keys() | names.required.keys() | names.synonyms.keys()
+    unknown_keys = sorted(values.keys() - known - _IGNORED_KEYS - {_PRUNED})
     for key in unknown_keys[:_MAX_LOGGED_KEYS]:
         _log.warning("%s: the key %r is not known and has no effect.", file, truncated(key))
     if len(unknown_keys) > _MAX_LOGGED_KEYS:

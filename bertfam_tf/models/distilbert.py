@@ -117,6 +117,11 @@ HUGGINGFACE = HuggingFaceNames(
         r"embeddings\.position_ids",
         r"(vocab_(transform|layer_norm|projector)|(pre_)?classifier|qa_outputs)\..*",
     ),
+    synonyms={
+        "hidden_size": "dim",
+        "num_hidden_layers": "n_layers",
+        "num_attention_heads": "n_heads",
+    },
 )
 
 KERAS_HUB = replace(

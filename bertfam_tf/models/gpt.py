@@ -96,6 +96,12 @@ HUGGINGFACE = HuggingFaceNames(
         r"h\.\d+\.attn\.(masked_)?bias|position_ids",
         r"(lm_head|score|multiple_choice_head|classifier|qa_outputs)\..*",
     ),
+    synonyms={
+        "hidden_size": "n_embd",
+        "num_hidden_layers": "n_layer",
+        "num_attention_heads": "n_head",
+        "max_position_embeddings": "n_positions",
+    },
     read=_read,
     write=_write,
 )

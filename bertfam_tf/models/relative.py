@@ -37,6 +37,15 @@ class RelativeConfig(Config):
     untie_r: bool = True
 
 
+# Of config keys in Hugging Face's format.
+SYNONYMS = {
+    "n_token": "vocab_size",
+    "hidden_size": "d_model",
+    "num_hidden_layers": "n_layer",
+    "num_attention_heads": "n_head",
+}
+
+
 def inputs(config: Any, parts: Parts, *more: str) -> dict:
     """Returns ``token_ids``, ``padding_mask``, ``memory``, and further inputs by name."""
     tensors = encoder.inputs(config, *more)

@@ -151,6 +151,7 @@ HUGGINGFACE = HuggingFaceNames(
     ),
     # Biases that the layers share.
     copies={_ATTENTION + "r_w_bias": "r_w_bias", _ATTENTION + "r_r_bias": "r_r_bias"},
+    synonyms=relative.SYNONYMS,
 )
 
 SIZES: dict[str, dict] = {

@@ -145,6 +145,11 @@ HUGGINGFACE = HuggingFaceNames(
         r"(pred_layer|sequence_summary|logits_proj|qa_outputs|classifier)\..*",
     ),
     defaults=dict(emb_dim=2048),
+    synonyms={
+        "hidden_size": "emb_dim",
+        "num_hidden_layers": "n_layers",
+        "num_attention_heads": "n_heads",
+    },
     read=_read,
     write=_write,
     # Their ForQuestionAnswering searches with beams: another head.

@@ -174,6 +174,7 @@ HUGGINGFACE = HuggingFaceNames(
         r"|answer_class)\..*",
     ),
     defaults=dict(d_model=1024, n_layer=24, n_head=16, d_inner=4096, mem_len=512),
+    synonyms=relative.SYNONYMS,
     read=_read,
     # Their ForQuestionAnswering searches with beams: another head.
     classes={"span": "ForQuestionAnsweringSimple"},

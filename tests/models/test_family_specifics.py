@@ -436,6 +436,20 @@ def test_old_names_in_xlm_configs():
     assert (config.vocab_size, config.pad_id, config.intermediate_size) == (64139, 5, 256)
 
 
+@pytest.mark.parametrize("family", ["distilbert", "gpt", "gpt2", "transformer_xl", "xlm", "xlnet"])
+def test_other_names_of_config_keys(family, caplog):
+    names = registry.get(family).huggingface
+    assert len(names.synonyms) >= 3
+    for other, key in names.synonyms.items():
+        # Both: the other name takes precedence, as in transformers.
+        for more in ({}, {key: 48}):
+            values = {"model_type": names.model_type, **more, other: 24}
+            assert huggingface.translate(values) == huggingface.translate(
+                {"model_type": names.model_type, key: 24}
+            )
+    assert not caplog.records
+
+
 def test_the_family_may_be_named():
     kind = {"model_type": "bert"}
     assert huggingface.translate(kind)[0].name == "bert"
