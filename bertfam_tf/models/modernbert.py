@@ -208,7 +208,12 @@ HUGGINGFACE = HuggingFaceNames(
         "layer_types": "layer_types",
         "rope_parameters": "rope_parameters",
     },
-    required={"attention_bias": (False,), "mlp_bias": (False,), "norm_bias": (False,)},
+    required={
+        "attention_bias": (False,),
+        "mlp_bias": (False,),
+        "norm_bias": (False,),
+        "rope_scaling": (None,),
+    },
     weights={
         **TORCH.embedding("token_embedding", "embeddings.tok_embeddings"),
         **TORCH.norm("embedding_norm", "embeddings.norm", bias=False),

@@ -417,6 +417,7 @@ def test_what_their_format_cannot_say(family, fields, error):
         ({"model_type": "modernbert", "local_attention": 0}, "local_attention must be from 1"),
         ({"model_type": "modernbert", "global_rope_theta": "x"}, "global_base must be of type"),
         ({"model_type": "modernbert", "rope_parameters": {"rope_theta": 1.0}}, "rope_parameters"),
+        ({"model_type": "modernbert", "rope_scaling": {"factor": 2.0}}, "rope_scaling = {'factor"),
     ],
 )
 def test_configs_that_are_refused(values, error):
