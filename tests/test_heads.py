@@ -313,6 +313,20 @@ def test_a_decoder_of_its_own_is_refused(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_only_the_copies_of_tied_tensors_may_be_stored(tmp_path):
+    source = GOLDENS / "bert" / "heads" / "masked_lm"
+    shutil.copytree(source, tmp_path / "in")
+    tensors = load_file(source / WEIGHTS)
+    embedding = tensors.pop("bert.embeddings.word_embeddings.weight")
+    bias = tensors.pop("cls.predictions.bias")
+    copies = {"decoder.weight": embedding, "decoder.bias": bias}
+    tensors |= {f"cls.predictions.{name}": value for name, value in copies.items()}
+    save_file(tensors, tmp_path / "in" / WEIGHTS)
+    _, head = parity.load_head(tmp_path / "in", "bert", "masked_lm")
+    [stored_bias] = (w for w in head.weights if w.path.endswith("decoder/bias"))
+    np.testing.assert_array_equal(stored_bias, bias)
+
+
 @pytest.mark.parametrize(
     ("family", "head", "key", "value"),
     [

@@ -77,11 +77,9 @@ def read(directory: Path, family: str | None = None) -> Source:
             copies[f"{spec.tied_output.theirs}.weight"] = names.weights[_TOKEN_EMBEDDING]
             if spec.tied_output.bias:
                 copies[f"{spec.tied_output.theirs}.bias"] = spec.tied_output.bias
-    # A file may contain only the copy of a tied embedding table.
-    table = names.weights.get(_TOKEN_EMBEDDING)
-    only = [copy for copy in copies if copies[copy] == table and copy in tensors]
-    if table and only and table not in tensors:
-        tensors = tensors.renamed(lambda name: table if name == only[0] else name)
+    # A file may contain only the copy of a tied tensor.
+    only = {copy: name for copy, name in copies.items() if name not in tensors}
+    tensors = tensors.renamed(lambda name: only.get(name, name))
     outputs = values.get("problem_type")
     return Source(
         record,
