@@ -45,6 +45,16 @@ def test_the_head_says_what_a_checkpoint_is_for(smallest, tmp_path, kind):
     assert _class_of(tmp_path / "saved") is cls
 
 
+def test_several_numbers_are_no_regression_of_ours(smallest, tmp_path):
+    """It predicted by a head with random weights."""
+    shutil.copytree(smallest, tmp_path / "in")
+    config = json.loads((smallest / "config.json").read_text("utf-8"))
+    config["problem_type"] = "regression"
+    (tmp_path / "in" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="has the heads sequence; choose its task, one of"):
+        _class_of(tmp_path / "in")
+
+
 @pytest.mark.extended
 def test_a_checkpoint_without_a_head_needs_a_task(smallest, tmp_path, capsys):
     directory = tmp_path / "encoder"

@@ -76,9 +76,10 @@ def _class_of(path: str | Path) -> type[Task]:
                 matching.append((cls, head))
     for cls, head in matching:
         # As in transformers, one score without a problem type is a regression.
-        one = len(checkpoint.head_labels(head) or ()) == 1 if cls.problem_type else False
-        problem = "regression" if one else "single_label_classification"
-        if cls.problem_type == (checkpoint.outputs or problem):
+        count = len(checkpoint.head_labels(head) or ()) if cls.problem_type else 0
+        problem = "regression" if count == 1 else "single_label_classification"
+        several_numbers = cls.problem_type == "regression" and count > 1
+        if cls.problem_type == (checkpoint.outputs or problem) and not several_numbers:
             return cls
     if len(matching) == 1:
         return matching[0][0]
