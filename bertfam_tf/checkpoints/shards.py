@@ -1,11 +1,12 @@
 """Hugging Face's weights in a single file, or in shards with an index."""
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bertfam_tf import parsing
 from bertfam_tf.checkpoints.tensors import Stored
-from bertfam_tf.names import join_names
+from bertfam_tf.names import join_names, truncated
 from bertfam_tf.sources import CheckpointError
 
 
@@ -30,8 +31,11 @@ def read(
     shards = {name: Path(shard).name for name, shard in table.items()}
     missing = set(shards)
     for shard in sorted(set(shards.values())):
-        if not (directory / shard).is_file():
-            raise CheckpointError(f"{directory / index} names {shard}, which is missing.")
+        # Path.is_file raises an OSError for names that are too long.
+        if not os.path.isfile(directory / shard):
+            raise CheckpointError(
+                f"{directory / index} names {truncated(shard)}, which is missing."
+            )
         for tensor in tensors(directory / shard):
             missing.discard(tensor.name)
             yield tensor.name, tensor

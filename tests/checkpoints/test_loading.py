@@ -142,6 +142,12 @@ def _name_absent_tensors(directory):
     (directory / INDEX).write_text(json.dumps({"weight_map": index}))
 
 
+def _name_long_shard(directory):
+    index = _shard(directory)
+    index[QUERY] = 300 * "x"
+    (directory / INDEX).write_text(json.dumps({"weight_map": index}))
+
+
 def _damage_index(directory):
     _shard(directory)
     (directory / INDEX).write_text('{"weight_map": ["a"]}')
@@ -193,6 +199,7 @@ DAMAGES = {
     "empty file": (lambda d: (d / WEIGHTS).write_bytes(b""), "cannot be read as safetensors"),
     "missing shard": (_remove_shard, r"names model-0000\d\.safetensors, which is missing"),
     "index names too much": (_name_absent_tensors, "shards do not contain: bert.absent"),
+    "name of a shard that is too long": (_name_long_shard, "names x{300}, which is missing"),
     "index of another kind": (_damage_index, "is not an index of shards"),
     "tensor left over": (
         _tensors(lambda t: t.update({"bert.adapter.weight": np.ones(1, np.float32)})),
