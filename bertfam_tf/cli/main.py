@@ -36,10 +36,12 @@ from bertfam_tf.names import printable, printable_lines, truncated
 # Characters of an error that are printed.
 _LONGEST = 8000
 # In the order of the help text.
-_COMMANDS = (
+_MODULES = (
     families, doctor, init, train, runs, sweep, experiment, plan, evaluate,
     analyze, predict, index, search, export, convert, serve, tokenize, vocabulary,
 )  # fmt: skip
+_MODULE_OF = {module.__name__.rpartition(".")[2]: module for module in _MODULES}
+_MODULE_OF |= dict.fromkeys(("pretrain", "distill"), train)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -81,7 +83,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _enable_onednn() -> None:
-    """Has TensorFlow use oneDNN's operations, as it does by default on CPUs newer than AVX2."""
+    """Makes TensorFlow use oneDNN's operations, its default on CPUs newer than AVX2."""
     if platform.machine() in ("x86_64", "AMD64") and "tensorflow" not in sys.modules:
         os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
@@ -95,7 +97,7 @@ class _Printable(logging.Formatter):
 
 @contextmanager
 def _plain_warnings() -> Iterator[None]:
-    """Prints warnings without the file and line, which are not the user's."""
+    """Prints warnings without file and line, which are this package's and not the user's."""
     default = warnings.formatwarning
     warnings.formatwarning = lambda message, *_: f"{printable_lines(str(message))}\n"  # type: ignore[assignment]
     try:
@@ -106,11 +108,15 @@ def _plain_warnings() -> Iterator[None]:
 
 def _parsed(arguments: list[str]) -> argparse.Namespace:
     """Parses arguments; options may stand before, between and after positional ones."""
-    parser = _parser()
+    parser = argparse.ArgumentParser(prog="bertfam", description=__doc__)
+    parser.add_argument("--version", action="version", version=f"%(prog)s {bertfam_tf.__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     name = arguments[0] if arguments else ""
-    [commands] = (x for x in parser._actions if isinstance(x, argparse._SubParsersAction))
-    if name not in commands.choices:
+    if name not in _MODULE_OF:
+        for module in _MODULES:
+            module.add(commands)
         return parser.parse_args(arguments)
+    _MODULE_OF[name].add(commands)
     options = commands.choices[name].parse_intermixed_args(arguments[1:])
     options.command = name
     return options
@@ -122,12 +128,3 @@ def _is_user_error(error: Exception) -> bool:
         "ExportError",
         "ServingError",
     )
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="bertfam", description=__doc__)
-    parser.add_argument("--version", action="version", version=f"%(prog)s {bertfam_tf.__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in _COMMANDS:
-        module.add(commands)
-    return parser
