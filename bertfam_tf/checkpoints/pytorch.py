@@ -11,8 +11,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from bertfam_tf.checkpoints import shards
-from bertfam_tf.checkpoints.tensors import Stored, Tensors, type_name
+from bertfam_tf.checkpoints.tensors import Stored, Tensors, read_shards, type_name
 from bertfam_tf.names import truncated_repr
 from bertfam_tf.sources import CheckpointError
 
@@ -30,9 +29,9 @@ def read(directory: Path) -> Tensors:
 
     Raises:
         CheckpointError: if torch is not installed, or a file is truncated, damaged, or contains
-            anything except tensors; and as ``shards.read``.
+            anything except tensors; and as ``read_shards``.
     """
-    return Tensors(shards.read(directory, SINGLE, INDEX, _tensors))
+    return Tensors(read_shards(directory, SINGLE, INDEX, _tensors))
 
 
 def _tensors(file: Path) -> Iterator[Stored]:

@@ -14,8 +14,7 @@ import safetensors
 from safetensors.numpy import save_file
 
 from bertfam_tf import parsing
-from bertfam_tf.checkpoints import shards
-from bertfam_tf.checkpoints.tensors import Stored, Tensors
+from bertfam_tf.checkpoints.tensors import Stored, Tensors, read_shards
 from bertfam_tf.names import truncated
 from bertfam_tf.sources import CheckpointError
 
@@ -46,7 +45,7 @@ def read(directory: Path) -> Tensors:
         CheckpointError: if a shard is missing, a file is truncated or damaged, or the index names
             tensors that its shards do not contain.
     """
-    return Tensors(shards.read(directory, SINGLE, INDEX, _tensors))
+    return Tensors(read_shards(directory, SINGLE, INDEX, _tensors))
 
 
 def read_file(file: Path) -> Tensors:

@@ -23,8 +23,8 @@ from bertfam_tf import parsing
 from bertfam_tf.corpora.documents import FileRange, Texts, read_documents
 from bertfam_tf.corpora.examples import SEEDS, Format, FormedExamples, pass_seed
 from bertfam_tf.corpora.formats import Segments
+from bertfam_tf.data.errors import os_errors
 from bertfam_tf.data.tfrecords import read_tfrecords
-from bertfam_tf.data.writing import os_errors
 from bertfam_tf.files import LOCK, atomic, remove_all_leftovers, remove_files, resume, write
 from bertfam_tf.names import join_names, truncated, truncated_repr
 from bertfam_tf.sources import sha256

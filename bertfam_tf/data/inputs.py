@@ -12,13 +12,11 @@ import tensorflow as tf
 from bertfam_tf.data import tables
 from bertfam_tf.data.batching import TokenBatches, shuffled_batches, training_options
 from bertfam_tf.data.errors import marked
-from bertfam_tf.data.fields import LABEL as LABEL
-from bertfam_tf.data.fields import LANGUAGE as LANGUAGE
-from bertfam_tf.data.fields import TEXT as TEXT
-from bertfam_tf.data.fields import TEXT_PAIR as TEXT_PAIR
-from bertfam_tf.data.fields import TEXTS, Fields
-from bertfam_tf.data.frames import from_pandas, is_frame
-from bertfam_tf.data.tables import Columns, Stream
+from bertfam_tf.data.tables import LABEL as LABEL
+from bertfam_tf.data.tables import LANGUAGE as LANGUAGE
+from bertfam_tf.data.tables import TEXT as TEXT
+from bertfam_tf.data.tables import TEXT_PAIR as TEXT_PAIR
+from bertfam_tf.data.tables import TEXTS, Columns, Fields, Stream, from_pandas, is_frame
 from bertfam_tf.names import NO_TEXT, ONE_WEIGHT, truncated_repr
 
 _SHAPES = (

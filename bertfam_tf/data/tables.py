@@ -10,14 +10,57 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from bertfam_tf.data.columnar import class_names, named, pyarrow
-from bertfam_tf.data.fields import LABEL, Fields
-from bertfam_tf.data.frames import from_pandas, is_frame
+from bertfam_tf.hints import hint
 from bertfam_tf.names import unknown
 
+TEXT = "text"
+TEXT_PAIR = "text_pair"
+LABEL = "label"
+LANGUAGE = "language"
 # Rows of a stream that are converted at a time.
 _CHUNK = 256
 
 Columns: TypeAlias = Mapping[str, str | int | Sequence[str | int]]
+
+
+class Fields(NamedTuple):
+    """Names of the features of an example.
+
+    Fields:
+        required: texts that every example has.
+        optional: texts that an example may have.
+        described: strings that describe an example, such as its language; only dicts, frames and
+            data sets of dicts have them.
+        aliases: usual names of columns in published tables, of a text or the label, where the
+            column has not its own name; several columns are a label of several values.
+        labelled: whether examples may have labels.
+        words: whether a text may be a list of its words.
+    """
+
+    required: tuple[str, ...] = (TEXT,)
+    optional: tuple[str, ...] = (TEXT_PAIR,)
+    described: tuple[str, ...] = ()
+    aliases: tuple[tuple[str, str | tuple[str, ...]], ...] = ()
+    labelled: bool = True
+    words: bool = False
+
+    def __str__(self) -> str:
+        required = " and ".join(map(repr, self.required))
+        return " and optionally ".join([required, *map(repr, self.omissible)])
+
+    @property
+    def omissible(self) -> tuple[str, ...]:
+        """All names that an example may lack."""
+        return (*self.optional, *self.described)
+
+    def check(self, features: Iterable[str]) -> None:
+        """Raises ValueError for other names than these."""
+        names = set(features)
+        if not set(self.required) <= names <= {*self.required, *self.omissible}:
+            raise ValueError(f"Features must be {self}, got {sorted(names)}.{hint(sorted(names))}")
+
+
+TEXTS = Fields()
 
 
 class Table(NamedTuple):
@@ -42,6 +85,52 @@ class Stream(NamedTuple):
     """
 
     tables: Callable[[], Iterator[Table]]
+
+
+def is_frame(x: Any) -> bool:
+    """Returns whether it is a ``DataFrame``."""
+    return hasattr(x, "iloc") and hasattr(x, "columns")
+
+
+def from_pandas(x: Any, name: str = "") -> Any:
+    """Converts a pandas ``Series``, ``Index``, array or frame to lists or NumPy arrays.
+
+    Args:
+        x: anything; objects that are not from pandas are returned unchanged. Dicts and tuples are
+            converted element by element.
+        name: its name in error messages, if it has no name itself.
+
+    Raises:
+        ValueError: if a value is missing (None, NaN, ``pandas.NA``); the message names row and
+            column.
+    """
+    if isinstance(x, Mapping):
+        return {key: from_pandas(values, str(key)) for key, values in x.items()}
+    if type(x) is tuple:
+        return tuple(from_pandas(values, name) for values in x)
+    if is_frame(x):
+        if not x.columns.is_unique:
+            repeated = str(x.columns[x.columns.duplicated()][0])
+            raise ValueError(f"The DataFrame has several columns {repeated!r}, expected one.")
+        rows = np.stack([np.asarray(from_pandas(x[c], str(c))) for c in x.columns], axis=1)
+        return rows.tolist() if rows.dtype == object else rows
+    if not hasattr(x, "to_numpy"):
+        return x
+    name = str(getattr(x, "name", None) or name)
+    values = x.to_numpy()
+    missing = np.flatnonzero(x.isna()) if hasattr(x, "isna") else np.zeros(0, int)
+    if len(missing):
+        row = int(missing[0])
+        label = x.index[row] if hasattr(x, "index") and hasattr(x, "iloc") else row
+        at = f"Row {row}" if label == row else f"Row {row} (index {label})"
+        raise ValueError(
+            f"{at} of {name!r} is missing, and {len(missing)} of {len(values)} rows are; drop "
+            "them with dropna(), or fill them."
+        )
+    if values.dtype != object:
+        return values
+    # Lists in Parquet files are read as arrays.
+    return [value.tolist() if isinstance(value, np.ndarray) else value for value in values]
 
 
 def as_table(x: Any) -> Table | None:

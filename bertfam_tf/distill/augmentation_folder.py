@@ -17,8 +17,8 @@ import tensorflow as tf
 
 from bertfam_tf.corpora import shards
 from bertfam_tf.corpora.shards import CARD, Unit
+from bertfam_tf.data.errors import os_errors
 from bertfam_tf.data.tfrecords import read_tfrecords
-from bertfam_tf.data.writing import os_errors
 from bertfam_tf.distill.augmentation import Augmentation
 from bertfam_tf.files import atomic, exclusive_lock, write
 from bertfam_tf.names import truncated

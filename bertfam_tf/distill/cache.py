@@ -20,8 +20,8 @@ from bertfam_tf import parsing
 from bertfam_tf.corpora import shards
 from bertfam_tf.corpora.shards import CARD
 from bertfam_tf.data.batching import training_options
+from bertfam_tf.data.errors import os_errors
 from bertfam_tf.data.tfrecords import read_tfrecords
-from bertfam_tf.data.writing import os_errors
 from bertfam_tf.files import atomic, exclusive_lock, write
 from bertfam_tf.names import truncated_repr
 

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 import bertfam_tf
 from bertfam_tf import files
-from bertfam_tf.data.writing import os_errors
+from bertfam_tf.data.errors import os_errors
 from bertfam_tf.export.endpoints import edge_case_texts
 from bertfam_tf.export.saved_model import ExportError, compare_answers
 from bertfam_tf.models import unpadding

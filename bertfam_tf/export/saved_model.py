@@ -15,7 +15,7 @@ from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import saved_model_pb2
 
 from bertfam_tf import files
-from bertfam_tf.data.writing import os_errors
+from bertfam_tf.data.errors import os_errors
 from bertfam_tf.export import guards
 from bertfam_tf.export.calibration import calibration_examples
 from bertfam_tf.export.endpoints import Endpoint, endpoints

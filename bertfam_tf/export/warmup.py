@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow_serving.apis import prediction_log_pb2
 
-from bertfam_tf.data.writing import os_errors
+from bertfam_tf.data.errors import os_errors
 from bertfam_tf.export.endpoints import EXAMPLES, Endpoint
 from bertfam_tf.export.runtime.loader import WARMUP
 from bertfam_tf.export.runtime.warm_up import MAX_RECORDS

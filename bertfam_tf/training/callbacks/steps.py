@@ -13,7 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from bertfam_tf.data.writing import os_errors
+from bertfam_tf.data.errors import os_errors
 from bertfam_tf.files import remove_files, write
 
 # The size of the matrices whose product is timed.
