@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import reduce
+from importlib import import_module
 from typing import Any, NamedTuple, Protocol
 
 import keras
@@ -18,14 +19,14 @@ import tensorflow as tf
 
 from bertfam_tf.data import TokenBatches, as_value_errors, shuffled_batches
 from bertfam_tf.data.inputs import as_text
+from bertfam_tf.names import truncated_repr, unknown
 from bertfam_tf.training import optimizers, replicas
 from bertfam_tf.training.callbacks.backup import Backup, Clock, remaining
 from bertfam_tf.training.callbacks.best import BestEpoch
 from bertfam_tf.training.callbacks.divergence import StopAtDivergence
-from bertfam_tf.training.callbacks.imported import check_importable, imported
 from bertfam_tf.training.callbacks.time_limit import TimeLimit
 from bertfam_tf.training.learner import Learner
-from bertfam_tf.training.settings import TrainConfig
+from bertfam_tf.training.settings import CALLBACKS, TrainConfig, callback_entries
 
 Callbacks = Sequence[keras.callbacks.Callback]
 _SHUFFLE_BUFFER = 1 << 20  # examples
@@ -301,8 +302,61 @@ def run_callbacks(
         step: the number of steps of the run that are done.
         stage: the number of the phase.
     """
-    own = imported(settings.callbacks)
+    own = create_callbacks(settings.callbacks)
     return [StopAtDivergence(texts, step), *own, *directory.logs(step, stage)]
+
+
+def create_callbacks(callbacks: Sequence[Any]) -> list[keras.callbacks.Callback]:
+    """Imports and creates the callbacks of a recipe.
+
+    This executes code of the named modules. It is only called by runs of a recipe that its user
+    passes, and never for the ``recipe.yaml`` of a run directory that other commands read.
+
+    Args:
+        callbacks: the same as for ``callback_entries``.
+
+    Raises:
+        ValueError: if a class cannot be imported, is not a Keras callback, or does not accept its
+            arguments.
+    """
+    created = []
+    for path, arguments in callback_entries(callbacks):
+        cls = _callback_class(path)
+        try:
+            created.append(cls(**arguments))
+        except Exception as error:  # of code that is not this package's
+            raise ValueError(
+                f"{path} in {CALLBACKS} cannot be created with {truncated_repr(arguments)}: {error}"
+            ) from error
+    return created
+
+
+def check_importable(callbacks: Sequence[Any]) -> None:
+    """Imports the classes of a recipe's callbacks, so that mistakes end a run before it starts.
+
+    Raises:
+        ValueError: as for ``create_callbacks``, except for arguments.
+    """
+    for path, _ in callback_entries(callbacks):
+        _callback_class(path)
+
+
+def _callback_class(path: str) -> Any:
+    module_name, _, name = path.rpartition(".")
+    try:
+        module = import_module(module_name)
+    except Exception as error:  # of code that is not this package's
+        hint = ""
+        if isinstance(error, ModuleNotFoundError):
+            hint = "; install it, or set PYTHONPATH to the directory of your own modules"
+        raise ValueError(f"{path} in {CALLBACKS} cannot be imported: {error}{hint}.") from error
+    cls = getattr(module, name, None)
+    if cls is None:
+        public = [name for name in dir(module) if not name.startswith("_")]
+        raise ValueError(f"{CALLBACKS}: {unknown(f'name in {module_name}', name, public)}")
+    if not (isinstance(cls, type) and issubclass(cls, keras.callbacks.Callback)):
+        raise ValueError(f"{path} in {CALLBACKS} must be a class of Keras callbacks, got {cls!r}.")
+    return cls
 
 
 def text_passes(
