@@ -20,6 +20,7 @@ def add(commands: Commands) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    """Runs the recipe and prints its metrics as JSON."""
     from bertfam_tf.recipes.reading import load_recipe
     from bertfam_tf.recipes.schema import DistillRecipe, MultiTaskRecipe, PretrainRecipe, Recipe
 
@@ -28,7 +29,7 @@ def run(options: argparse.Namespace) -> None:
         "pretrain": PretrainRecipe,
         "distill": DistillRecipe,
     }
-    # A wrong recipe is an error before the code that trains is imported.
+    # Before TensorFlow is imported, so that an error in the recipe appears at once.
     recipe = load_recipe(options.recipe, options.override, kinds[options.command])
     from bertfam_tf import recipes
     from bertfam_tf.plan import flops_per_token

@@ -38,8 +38,8 @@ class Distiller(TextLearner):
         student: a task, for ``fit`` on raw texts; or a backbone, for ``fit`` on its inputs.
         teacher: a model of the same kind; or several, whose logits are averaged.
         terms: the terms of the loss.
-        labels: the weight of the student's own loss, such as the cross-entropy with labels; 0 to
-            train without labels.
+        labels: the weight of the student's own loss, such as the cross-entropy with labels; with 0
+            it trains without labels.
 
     Raises:
         ValueError: if teacher and student do not fit a term; there are no terms, or two with the
@@ -117,8 +117,8 @@ class Distiller(TextLearner):
             **kwargs: further arguments of ``TextLearner.fit``.
 
         Raises:
-            ValueError: as ``TextLearner.fit`` does; and if ``cache`` has outputs of other teachers,
-                terms or examples, or the task's outputs cannot be cached.
+            ValueError: for the reasons of ``TextLearner.fit``; and if ``cache`` has outputs of
+                other teachers, terms or examples, or the task's outputs cannot be cached.
         """
         if cache is not None:
             kwargs["cache"] = cache
@@ -289,7 +289,7 @@ class Distillation:
         return inputs, targets, *rest[1:]
 
     def with_outputs(self, inputs: Any, targets: Any, *weights: Any) -> tuple:
-        """Replaces the teachers' inputs of a batch from ``extend`` by their outputs.
+        """Replaces the teachers' inputs, which ``extend`` added to a batch, with their outputs.
 
         Outputs of layers are float16, logits float32, averaged over teachers.
         """

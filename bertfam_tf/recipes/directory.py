@@ -29,9 +29,9 @@ RECIPE, MODEL, METRICS, _DATA = "recipe.yaml", "model", "metrics.json", "data_fi
 HISTORY, _CURVES = "history.csv", "curves.png"
 _STEPS, _BOARD = "metrics.jsonl", "tensorboard"
 _WRITTEN = (RECIPE, MODEL, METRICS, _DATA, HISTORY, _STEPS, _CURVES)
-# Of the splits, a run reads these; `bertfam evaluate` reads the test split.
+# A run does not read the test split; `bertfam evaluate` does.
 _SPLITS = ("train", "dev")
-# Larger data, such as corpora, are compared by the files' sizes, because reading them takes long.
+# The files of larger data, such as corpora, are compared by size, because digests take long.
 _LARGEST = 1 << 28  # bytes of all files
 # The end of a size, in place of a digest.
 _BYTES = " bytes"
@@ -145,9 +145,9 @@ class RunDirectory:
         results = any((self.path / name).exists() for name in (MODEL, METRICS))
         if self._stored is None or self._checkpoints or results:
             # If the directory was removed during a run, only its checkpoint may exist.
-            described = [file, *(x for x in self._checkpoints if recipe_of(x) is not None)]
-            job = _settings(recipe.to_yaml(), "The recipe")
-            started = resume(self.path, described, job, self._read, "a run")
+            descriptions = [file, *(x for x in self._checkpoints if recipe_of(x) is not None)]
+            settings = _settings(recipe.to_yaml(), "The recipe")
+            started = resume(self.path, descriptions, settings, self._read, "a run")
             if started and writes and (self.path / _DATA).is_file():
                 check_unchanged(parsing.read_object(self.path / _DATA), recipe, self.path)
         elif not _is_dumped(self._stored):
@@ -260,7 +260,7 @@ class RunDirectory:
             write(self.path / _DATA, json.dumps(digests(self.recipe), indent=2) + "\n")
 
     def finish(self, metrics: dict[str, Any]) -> None:
-        """Plots the logs, writes the metrics, which mark the end, and removes the checkpoint."""
+        """Plots the logs, writes the metrics, which mark a finished run, and removes the backup."""
         if self.writes:
             lines = read_lines(self.path / _STEPS)
             if lines and curves.drawable():
@@ -308,7 +308,7 @@ def _is_dumped(text: str) -> bool:
 
 
 def digests(recipe: Any, whole: bool | None = None) -> dict[str, dict[str, str]]:
-    """Returns the digests of a recipe's data files, by their place in the recipe and by path.
+    """Returns the digests of a recipe's data files: by dotted key, such as ``data.train``, by path.
 
     Files that do not exist, directories and published data sets are left out.
 
@@ -317,21 +317,21 @@ def digests(recipe: Any, whole: bool | None = None) -> dict[str, dict[str, str]]
         whole: whether files are compared by their content, or by their sizes; None for the content
             unless it is large.
     """
-    found: dict[str, list[Path]] = {}
-    for place, name in _names(dataclasses.asdict(recipe), ""):
+    by_key: dict[str, list[Path]] = {}
+    for key, name in _file_names(dataclasses.asdict(recipe), ""):
         if is_published(name):
             continue
         try:
             files = [Path(file) for file in expanded(source(name))]
         except ValueError:  # reading the data says it better
             continue
-        found.setdefault(place, []).extend(file for file in files if file.is_file())
-    sizes = {file: file.stat().st_size for files in found.values() for file in files}
+        by_key.setdefault(key, []).extend(file for file in files if file.is_file())
+    sizes = {file: file.stat().st_size for files in by_key.values() for file in files}
     if whole is None:
         whole = sum(sizes.values()) <= _LARGEST
     return {
-        place: {str(file): sha256(file) if whole else f"{sizes[file]}{_BYTES}" for file in files}
-        for place, files in found.items()
+        key: {str(file): sha256(file) if whole else f"{sizes[file]}{_BYTES}" for file in files}
+        for key, files in by_key.items()
         if files
     }
 
@@ -345,7 +345,7 @@ def check_unchanged(stored: Mapping[str, Any], recipe: Any, run: Path) -> None:
         run: its directory.
 
     Raises:
-        ValueError: if a file has changed, or a pattern matches other files. Data that is gone is no
+        ValueError: if a file has changed, or a pattern matches other files. Missing data raises no
             error: a finished run needs none.
     """
     # The files that are left may be small: each is compared as it was at the start.
@@ -355,8 +355,8 @@ def check_unchanged(stored: Mapping[str, Any], recipe: Any, run: Path) -> None:
         if isinstance(files, Mapping)
         for digest in files.values()
     )
-    for place, files in digests(recipe, whole).items():
-        before = stored.get(place)
+    for key, files in digests(recipe, whole).items():
+        before = stored.get(key)
         if not isinstance(before, Mapping):
             continue
         # Not by path: a data directory may have moved.
@@ -368,26 +368,26 @@ def check_unchanged(stored: Mapping[str, Any], recipe: Any, run: Path) -> None:
             ]
             names = ", ".join(changed) or f"{len(files)} files in place of {len(before)}"
             raise ValueError(
-                f"The data of the run {run} has changed since it began ({place}: {names}). Choose "
+                f"The data of the run {run} has changed since it began ({key}: {names}). Choose "
                 f"another output, or remove {run} to train on the new data."
             )
 
 
-def _names(value: Any, place: str) -> Iterator[tuple[str, str]]:
-    """Yields the files that the data sections of a recipe name, each with its place."""
+def _file_names(value: Any, section: str) -> Iterator[tuple[str, str]]:
+    """Yields the files that the data sections of a recipe name, each with its dotted key."""
     if not isinstance(value, Mapping):
         return
-    for key, inner in value.items():
-        here = f"{place}.{key}" if place else str(key)
-        if place.rpartition(".")[2] == "data" and key.partition("_")[0] in _SPLITS:
-            yield from ((here, name) for name in _texts(inner))
+    for name, inner in value.items():
+        key = f"{section}.{name}" if section else str(name)
+        if section.rpartition(".")[2] == "data" and name.partition("_")[0] in _SPLITS:
+            yield from ((key, file) for file in _strings(inner))
         else:
-            yield from _names(inner, here)
+            yield from _file_names(inner, key)
 
 
-def _texts(value: Any) -> Iterator[str]:
+def _strings(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping | list | tuple):
         for inner in value.values() if isinstance(value, Mapping) else value:
-            yield from _texts(inner)
+            yield from _strings(inner)

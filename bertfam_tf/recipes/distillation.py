@@ -30,7 +30,7 @@ from bertfam_tf.recipes.schema import DistillRecipe, DistillStage
 from bertfam_tf.recipes.splits import Split, open_split
 from bertfam_tf.tasks import Task, storage
 from bertfam_tf.text import load_tokenizer
-from bertfam_tf.training import engine, tuning
+from bertfam_tf.training import engine
 from bertfam_tf.training.settings import DEFAULT_BATCH_SIZE
 from bertfam_tf.user_warnings import new_heads_logged
 
@@ -69,7 +69,7 @@ def _run(recipe: DistillRecipe, directory: RunDirectory) -> dict[str, float]:
     cls = tasks.task_class(recipe.task)
     keras.utils.set_random_seed(recipe.stages[0].train.seed)
     paths = [recipe.teacher] if isinstance(recipe.teacher, str) else list(recipe.teacher)
-    teachers = [_task(cls, path, recipe.max_length) for path in paths]
+    teachers = [_load_task(cls, path, recipe.max_length) for path in paths]
     student = _student(recipe, cls, teachers[0])
     # A mismatch is an error before anything is written.
     distillers = [Distiller(student, teachers, terms, stage.labels) for terms, stage in stages]
@@ -103,7 +103,10 @@ def _run(recipe: DistillRecipe, directory: RunDirectory) -> dict[str, float]:
 
 
 def terms_of(settings: dict[str, dict[str, Any]]) -> list[Term]:
-    """Builds terms from a recipe's options by name.
+    """Builds the terms of a recipe's stage.
+
+    Args:
+        settings: the options of each term by the term's name.
 
     Raises:
         ValueError: if a term or option is unknown, or a value is invalid.
@@ -122,7 +125,7 @@ def terms_of(settings: dict[str, dict[str, Any]]) -> list[Term]:
     return terms
 
 
-def _task(cls: type[Task], path: str, max_length: int | None) -> Any:
+def _load_task(cls: type[Task], path: str, max_length: int | None) -> Any:
     """Loads a saved task, or a checkpoint as that task."""
     directory = model_source(path)
     if not storage.is_saved(directory):
@@ -168,7 +171,7 @@ def _student(recipe: DistillRecipe, cls: type[Task], teacher: Task) -> Any:
 
 
 def _open(recipe: DistillRecipe, cls: type[Task], student: Task, split: str) -> Split:
-    """A split as ``(features, label)``; of tasks without labels the lines of text files."""
+    """Returns a split as ``(features, label)``, or the lines of text files without labels."""
     if cls.labels_type is not None:
         names = student.class_names or None
         return open_split(recipe.data, split, recipe.task, names, recipe.train.seed)
@@ -197,7 +200,7 @@ def _text_lines(file: tf.Tensor, compressed: tf.Tensor) -> tf.data.Dataset:
 def _augmented(recipe: DistillRecipe, rows: tf.data.Dataset, folder: Path) -> tf.data.Dataset:
     settings = recipe.augmentation
     assert settings is not None
-    masked_lm = _task(tasks.MaskedLM, settings.masked_lm, recipe.max_length)
+    masked_lm = _load_task(tasks.MaskedLM, settings.masked_lm, recipe.max_length)
     vectors = settings.word_vectors
     augmentation = Augmentation(
         masked_lm,
@@ -225,10 +228,7 @@ def _phase(
         examples = validation.batch(settings.batch_size or DEFAULT_BATCH_SIZE)
         validation = distiller.text_batches(examples).cache()
     phase = _passes(distiller, stage, rows, cache).phase(distiller, settings, validation)
-    factors = None
-    if settings.layer_decay != 1:
-        factors = tuning.layer_factors(distiller.student.backbone, settings.layer_decay)
-    engine.compile_model(distiller, settings, phase.total, factors=factors)
+    engine.compile_model(distiller, settings, phase.total, backbone=distiller.student.backbone)
     return phase
 
 
@@ -270,10 +270,10 @@ def _metrics(
             return task.evaluate(batches, return_dict=True, verbose=0)
 
         metrics = scores(student)
-        of_teachers = [scores(teacher) for teacher in teachers]
+        teacher_scores = [scores(teacher) for teacher in teachers]
         metrics |= {
-            f"teacher_{name}": sum(x[name] for x in of_teachers) / len(of_teachers)
-            for name in of_teachers[0]
+            f"teacher_{name}": sum(one[name] for one in teacher_scores) / len(teachers)
+            for name in teacher_scores[0]
         }
     metrics["parameters"] = student.count_params()
     metrics["teacher_parameters"] = sum(teacher.count_params() for teacher in teachers)

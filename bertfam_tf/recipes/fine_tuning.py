@@ -11,10 +11,11 @@ import keras
 import tensorflow as tf
 
 from bertfam_tf import tasks
+from bertfam_tf.models import Backbone
 from bertfam_tf.names import join_names, unknown
 from bertfam_tf.recipes.directory import MODEL, Flops, RunDirectory, model_source, run_once
 from bertfam_tf.recipes.reading import build_section, with_types
-from bertfam_tf.recipes.schema import DataConfig, DistillRecipe, MultiTaskRecipe, Recipe
+from bertfam_tf.recipes.schema import DataConfig, DistillRecipe, ModelConfig, Recipe
 from bertfam_tf.recipes.splits import open_split, read_split, trainable_task
 from bertfam_tf.tasks.options import names as option_names
 from bertfam_tf.training import engine, tuning
@@ -63,12 +64,12 @@ def _run(recipe: Recipe, directory: RunDirectory) -> dict[str, float]:
     for language, data in _by_language(recipe.data, "dev"):
         _language_of(task, language)
         read_split(data, "dev", recipe.task, task.class_names or None)
-    factors = choose_weights(task, recipe)
+    freeze_or_add_lora(task.backbone, recipe.model)
     model = task.trainer(settings)
     directory.begin()
     split.announce()
     examples = task.training_rows(rows, settings, recipe.train.seed)
-    _fit(model, recipe, directory, examples, factors, validate=task.validates_epochs)
+    _fit(task, model, recipe, directory, examples)
     task.finish_training(rows, settings)
     if directory.writes:
         task.save(directory.path / MODEL)
@@ -181,7 +182,7 @@ def _build(recipe: Recipe, cls: Any, rows: tf.data.Dataset, names: list[str]) ->
 def task_options(
     recipe: Recipe, cls: Any, rows: tf.data.Dataset, names: list[str]
 ) -> dict[str, Any]:
-    """Returns the options of a task: options that depend on the data, and the recipe's.
+    """Returns the keyword arguments that create a recipe's task, inferred from data where omitted.
 
     Args:
         recipe: the recipe.
@@ -190,8 +191,8 @@ def task_options(
         names: the names of the labels.
 
     Raises:
-        ValueError: if an option is unknown or of another type, columns are not the task's, or there
-            is only one label.
+        ValueError: if an option is unknown or has the wrong type, the data has other columns than
+            the task, or there is only one label.
     """
     known = [*option_names(cls.options_type), "language"]
     for name in recipe.options:
@@ -212,31 +213,25 @@ def task_options(
 
 
 def _fit(
+    task: tasks.Task,
     model: Learner,
     recipe: Recipe,
     directory: RunDirectory,
     rows: tf.data.Dataset,
-    factors: dict[str, float] | None,
-    validate: bool,
 ) -> None:
-    """Trains the task, or the model that trains it.
-
-    Args:
-        factors: learning rate factors by weight; None for one rate.
-        validate: whether the dev split is evaluated after each epoch.
-    """
+    """Trains a task with the model that its ``trainer`` returns, often the task itself."""
     settings = recipe.train
     count_tokens = getattr(model, "count_tokens", None)
     passes = engine.text_passes(rows, settings, count_tokens, by_length=model.batches_by_length)
     validation: Any = None
-    if recipe.data.dev is not None and validate:
+    if recipe.data.dev is not None and task.validates_epochs:
         names = getattr(model, "class_names", None)
         validation = read_split(recipe.data, "dev", recipe.task, names or None)
         validation = validation.batch(settings.batch_size or DEFAULT_BATCH_SIZE)
     phase = passes.phase(model, settings, validation)
-    # The metrics are the task's, and another model trains something else.
+    # The metrics of a recipe read the outputs of its task; another model has others.
     metrics = _metrics(recipe) if isinstance(model, tasks.Task) else {}
-    engine.compile_model(model, settings, phase.total, factors=factors, **metrics)
+    engine.compile_model(model, settings, phase.total, backbone=task.backbone, **metrics)
     engine.train(phase, directory, settings, None, class_weight=settings.class_weights)
 
 
@@ -244,12 +239,10 @@ def _metrics(recipe: Recipe | DistillRecipe) -> dict[str, Any]:
     return {} if recipe.train.metrics is None else {"metrics": recipe.train.metrics}
 
 
-def choose_weights(task: tasks.Task, recipe: Recipe | MultiTaskRecipe) -> dict[str, float] | None:
-    """Freezes weights or adds LoRA; returns learning rate factors, or None for one rate."""
-    frozen, backbone = recipe.model.frozen, task.backbone
+def freeze_or_add_lora(backbone: Backbone, settings: ModelConfig) -> None:
+    """Freezes layers of a backbone, or adds LoRA to it, if the section ``model`` says so."""
+    frozen = settings.frozen
     if frozen is not None:
         tuning.freeze(backbone, None if isinstance(frozen, str) else frozen)
-    if recipe.model.lora_rank is not None:
-        tuning.add_lora(backbone, recipe.model.lora_rank)
-    decay = recipe.train.layer_decay
-    return None if decay == 1 else tuning.layer_factors(backbone, decay)
+    if settings.lora_rank is not None:
+        tuning.add_lora(backbone, settings.lora_rank)

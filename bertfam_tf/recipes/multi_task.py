@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from bertfam_tf import tasks
 from bertfam_tf.recipes.directory import MODEL, Flops, RunDirectory, model_source, run_once
-from bertfam_tf.recipes.fine_tuning import choose_weights, evaluate, run, task_options
+from bertfam_tf.recipes.fine_tuning import evaluate, freeze_or_add_lora, run, task_options
 from bertfam_tf.recipes.schema import MultiTaskRecipe, Recipe
 from bertfam_tf.recipes.splits import Split, open_split, read_split, trainable_task
 from bertfam_tf.training import engine
@@ -69,7 +69,8 @@ def _run(recipe: MultiTaskRecipe, directory: RunDirectory) -> dict[str, float]:
             path, overrides = model_source(recipe.model.path), recipe.model.overrides
             with new_heads_logged(_log):
                 built[name] = cls.from_pretrained(path, **options, **overrides)
-    factors = choose_weights(next(iter(built.values())), recipe)
+    backbone = next(iter(built.values())).backbone
+    freeze_or_add_lora(backbone, recipe.model)
     weights = {name: config.weight for name, config in recipe.tasks.items()}
     model = tasks.MultiTask(built, loss_weights=weights)
     # Errors in the dev data are raised before anything is written.
@@ -85,8 +86,10 @@ def _run(recipe: MultiTaskRecipe, directory: RunDirectory) -> dict[str, float]:
     size = settings.batch_size or DEFAULT_BATCH_SIZE
     held_out = {name: data.batch(size) for name, data in validation.items()} or None
     phase = _passes(model, recipe, passes).phase(model, settings, held_out)
-    metrics = {n: x.metrics for n, x in recipe.tasks.items() if x.metrics is not None}
-    engine.compile_model(model, settings, phase.total, factors=factors, metrics=metrics)
+    metrics = {
+        name: config.metrics for name, config in recipe.tasks.items() if config.metrics is not None
+    }
+    engine.compile_model(model, settings, phase.total, backbone=backbone, metrics=metrics)
     directory.begin()
     for split in splits.values():
         split.announce()
@@ -102,7 +105,7 @@ def _run(recipe: MultiTaskRecipe, directory: RunDirectory) -> dict[str, float]:
 def _passes(
     model: tasks.MultiTask, recipe: MultiTaskRecipe, passes: dict[str, engine.Passes]
 ) -> engine.Passes:
-    """Mixes the batches of all tasks; each batch is of one task."""
+    """Returns passes over the batches of all tasks in random order."""
 
     def mixed(number: int) -> tf.data.Dataset:
         texts = {

@@ -59,7 +59,7 @@ def pretrain(recipe: PretrainRecipe, *, flops: Flops | None = None) -> dict[str,
 def _run(recipe: PretrainRecipe, directory: RunDirectory) -> dict[str, Any]:
     train, objective = _FORMATS.get(recipe.data.format, (pretrain_on_sentences, None))
     if objective is not None:
-        _check_alone(recipe, objective)
+        _check_only_objective(recipe, objective)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", _UNTRAINED_POOLER)
         metrics = train(recipe, directory)
@@ -67,8 +67,8 @@ def _run(recipe: PretrainRecipe, directory: RunDirectory) -> dict[str, Any]:
     return metrics
 
 
-def _check_alone(recipe: PretrainRecipe, objective: str) -> None:
-    """Raises ValueError unless a recipe has this objective alone, on files, in one stage."""
+def _check_only_objective(recipe: PretrainRecipe, objective: str) -> None:
+    """Raises ValueError unless a recipe has only this objective, lists of files and no stages."""
     where, data = f"for data.format {recipe.data.format}", recipe.data
     if list(recipe.objectives) != [objective]:
         names = ", ".join(recipe.objectives)
@@ -133,7 +133,7 @@ def _train_on_stream(
     }
 
 
-# How text in a format is pretrained on, and the only objective there.
+# By ``data.format``: the function that trains, and the only objective that it supports.
 _FORMATS = {
     "stream": (_pretrain_on_stream, "clm"),
     "sentences": (pretrain_on_words, OBJECTIVE),

@@ -179,20 +179,20 @@ class Task(Hinted, TaskStorage, TaskInference, TaskTraining):
                 fields of the backbone, such as ``dropout=0.0``.
 
         Raises:
-            CheckpointError: as ``bertfam_tf.load_backbone``.
-            ValueError: as the constructor; and for missing labels, a language that the checkpoint
-                does not have, or invalid tokenizer files.
+            CheckpointError: for the reasons of ``bertfam_tf.load_backbone``.
+            ValueError: for the reasons of the constructor; and for missing labels, a language that
+                the checkpoint does not have, or invalid tokenizer files.
         """
         with opened(path) as source:
             return pretrained.open_task(cls, source, args, kwargs)
 
     @classmethod
     def head_of(cls, family: str) -> str | None:
-        """The name of the head for backbones of a family."""
+        """Returns the name of the head for backbones of a family."""
         return cls.head_name
 
     def with_backbone(self, backbone: Backbone) -> Self:
-        """A new task with the same tokenizer and options on another backbone; its head is new."""
+        """Returns a task with the same tokenizer and options, a new head and another backbone."""
         return type(self)(backbone, self.tokenizer, **self.options.stored())
 
     @property
@@ -231,18 +231,19 @@ class Task(Hinted, TaskStorage, TaskInference, TaskTraining):
         return [v for v in super().trainable_weights if id(v) not in self._unread]
 
     def compile(self, optimizer: Any = None, loss: Any = None, **kwargs: Any) -> None:
-        """As ``keras.Model.compile``; omitted arguments get the task's defaults.
+        """Compiles like ``keras.Model.compile``; omitted arguments get the task's defaults.
 
         ``metrics`` and ``weighted_metrics`` accept the names in ``bertfam_tf.metrics.METRICS`` as
-        well as Keras' names. Tasks compute logits, so a cross-entropy by name is one with
-        ``from_logits=True``.
+        well as Keras' names. Tasks compute logits, so the name of a cross-entropy stands for one
+        with ``from_logits=True``.
 
         ``jit_compile`` is off by default: examples are padded to the longest of their batch, and
         XLA would compile once for every length. With the option ``padding`` they are padded to a
         few lengths, or to one.
 
         Raises:
-            ValueError: for a loss of Keras with ``from_logits=False``; and as ``Learner.compile``.
+            ValueError: for a Keras loss with ``from_logits=False``; and for the reasons of
+                ``Learner.compile``.
         """
         with self.distribute_strategy.scope():
             for name in ("metrics", "weighted_metrics"):
@@ -281,7 +282,7 @@ class Task(Hinted, TaskStorage, TaskInference, TaskTraining):
         columns: Columns | None = None,
         **others: Any,
     ) -> Any:
-        """As ``keras.Model.evaluate``, on raw text and labels; or scores of the answers.
+        """Evaluates raw text and labels like ``keras.Model.evaluate``, or scores the answers.
 
         The class documents whether this returns the loss and the metrics that it was compiled
         with, or scores of the answers that ``predict`` returns.
@@ -387,7 +388,7 @@ class Task(Hinted, TaskStorage, TaskInference, TaskTraining):
         return self
 
     def training_rows(self, rows: tf.data.Dataset, settings: Any, seed: int) -> tf.data.Dataset:
-        """Returns the examples for the model of ``trainer``, made of the task's: the same here.
+        """Converts examples of the task to examples for the model of ``trainer``; unchanged here.
 
         Args:
             rows: single examples, ``(features, label)``, of known cardinality.
@@ -397,7 +398,9 @@ class Task(Hinted, TaskStorage, TaskInference, TaskTraining):
         return rows
 
     def finish_training(self, rows: tf.data.Dataset, settings: Any) -> None:
-        """Computes weights that the model of ``trainer`` does not train, after it; none here.
+        """Computes the weights that the model of ``trainer`` does not train; none here.
+
+        Recipes call it after the training.
 
         Args:
             rows, settings: the same as for ``training_rows``.
@@ -435,12 +438,12 @@ def task_class(name: str) -> type[Task]:
 
 
 def task_classes() -> list[type[Task]]:
-    """All classes of tasks."""
+    """Returns all classes of tasks."""
     return list(_TASKS.values())
 
 
 def trainable_tasks() -> list[str]:
-    """Names of the tasks that recipes can train."""
+    """Returns the names of the tasks that recipes can train."""
     return [name for name, cls in _TASKS.items() if cls.file_labels() is not None]
 
 
@@ -451,7 +454,7 @@ def _is_text(x: Any) -> bool:
 
 
 def _option(name: str, settable: bool) -> property:
-    """A task's attribute for one of its options."""
+    """Returns a task's attribute for one of its options."""
 
     def get(self: Task) -> Any:
         return getattr(self.options, name)
@@ -477,8 +480,8 @@ def _check_sizes(backbone: Backbone, tokenizer: Tokenizer, options: Options) -> 
         )
     if tokenizer.vocab_size > backbone.config.vocab_size:
         raise ValueError(
-            f"The tokenizer has {tokenizer.vocab_size} pieces, the model only "
-            f"{backbone.config.vocab_size} embeddings."
+            f"The tokenizer has {tokenizer.vocab_size} tokens, the model only "
+            f"{backbone.config.vocab_size} embeddings; load both from the same checkpoint."
         )
 
 

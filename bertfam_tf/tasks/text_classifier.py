@@ -86,7 +86,7 @@ class TextClassifier(Task):
 
     Raises:
         ValueError: for fewer than two labels, a repeated one, or a backbone without the pooler that
-            it classifies with; and as ``Task`` raises it.
+            it classifies with; and for the reasons of ``Task``.
     """
 
     options_type: ClassVar[type[Options]] = SingleLabelOptions
@@ -125,10 +125,10 @@ class TextClassifier(Task):
         return super().from_pretrained(path, labels, **options)
 
     def metric(self, metric: Any) -> Any:
-        """As ``Task.metric``.
+        """Returns a metric of ``compile`` as this task computes it; see ``Task.metric``.
 
         Raises:
-            ValueError: as ``Task.metric``, and for one that does not take a logit for each label.
+            ValueError: for a metric that does not take logits, one for each label.
         """
         metric = super().metric(metric)
         if type(metric) in self._other_metrics:
@@ -167,7 +167,7 @@ class TextClassifier(Task):
             The temperature, from 0.05 to 20.
 
         Raises:
-            ValueError: for a task with several labels for a text, and as ``evaluate`` raises it.
+            ValueError: for a task with several labels per text; and as for ``evaluate``.
         """
         if "temperature" not in names(self.options_type):
             raise ValueError(f"{type(self).__name__} has no temperature.")
@@ -210,7 +210,7 @@ def sequence_parts(
 
     Args:
         backbone, tokenizer, options: the same as for ``Task.parts``.
-        task: whose head is built.
+        task: the task, which names the head.
         scores: the number of the head's outputs.
         **parts: the other components.
     """
@@ -284,7 +284,7 @@ class ClassTargets(Targets):
     def check(self, y: Any) -> None:
         values = label_vector(y)
         if not len(values):
-            return  # That there is no text is an error of its own.
+            return  # An empty data set has an error of its own.
         if values.dtype.kind == "b":
             wrong = [] if self._names_of_bools else [values[0]]
         elif values.dtype.kind == "f":

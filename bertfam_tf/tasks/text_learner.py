@@ -42,7 +42,7 @@ class TextLearner(Learner):
     _compiled_by_user = False
     # The validation data of the current ``fit``, which Keras passes to ``evaluate``.
     _validation: Any = None
-    # The labels of the last training batches and their counts, for people.
+    # One line with the labels of the last training batches and their counts, which `fit` prints.
     _label_summary = ""
 
     def text_batches(
@@ -55,7 +55,7 @@ class TextLearner(Learner):
         shuffle: bool = False,
         training: bool = False,
     ) -> tf.data.Dataset:
-        """Returns batches as the Keras model takes them: inputs, targets, weights, as far as given.
+        """Returns batches for the Keras model: inputs; targets and weights if there are any.
 
         Args:
             x, y, sample_weight, batch_size, shuffle: the same as for ``fit``.
@@ -85,14 +85,14 @@ class TextLearner(Learner):
         return inputs.examples(x, y, sample_weight, self.fields, columns=columns)
 
     def _selected(self, data: Any, names: Columns | None) -> Any:
-        """Texts, labels and weights of columns with other names; without names the data."""
+        """Returns the texts, labels and weights in the named columns; without names the data."""
         return data if names is None or data is None else self.examples(*columns(data), names)
 
     def class_weights(self, class_weight: Mapping[Any, float]) -> dict[int, float]:
         """Converts ``class_weight`` of ``fit`` to weights by the index of the label.
 
         Raises:
-            ValueError: for an unknown label, or if examples do not have one label of some.
+            ValueError: for an unknown label, or a model whose examples have not one label each.
         """
         raise ValueError(NO_CLASS_WEIGHT)
 
@@ -103,7 +103,7 @@ class TextLearner(Learner):
             x, y: the same as for ``fit``.
 
         Raises:
-            ValueError: if examples do not have one label of some.
+            ValueError: for a model whose examples have not one label each.
         """
         raise ValueError(
             f"class_weight='balanced' is for one label for each text, not {type(self).__name__}."
@@ -121,10 +121,10 @@ class TextLearner(Learner):
         return x if is_packed(x) else self.text_batches(x, y, weights, batch_size)
 
     def compile(self, optimizer: Any = None, loss: Any = None, **kwargs: Any) -> None:
-        """As ``Learner.compile``; without an optimizer it is ``default_optimizer()``.
+        """Compiles like ``Learner.compile``, by default with the optimizer ``default_optimizer()``.
 
         Raises:
-            ValueError: as ``Learner.compile`` does.
+            ValueError: for the reasons of ``Learner.compile``.
         """
         # `fit` may be called outside of the scope that the weights were made in.
         with self.distribute_strategy.scope():
@@ -139,12 +139,12 @@ class TextLearner(Learner):
         self._compiled_by_user = False
 
     def get_compile_config(self) -> dict[str, Any]:
-        """The arguments of ``compile``; of a model that ``fit`` compiled none, so that its next
-        ``fit`` has a schedule of its own."""
+        """Returns the arguments of ``compile``; none if ``fit`` compiled the model, whose next
+        ``fit`` makes a new schedule."""
         if not self._compiled_by_user:
             return {}
         config = super().get_compile_config()
-        # Keras' `clone_model` compiles a model of Keras, which does not know the argument.
+        # `keras.models.clone_model` compiles a plain Keras model, which has no such argument.
         if self.accumulation_steps > 1:
             config["accumulation_steps"] = self.accumulation_steps
         return config
@@ -176,7 +176,7 @@ class TextLearner(Learner):
         columns: Columns | None = None,
         **options: Any,
     ) -> keras.callbacks.History:
-        """As ``keras.Model.fit``, on raw text and labels.
+        """Trains like ``keras.Model.fit``, on raw text and labels.
 
         The texts may be lists, arrays, dicts of these, data frames and tables of pandas, polars and
         pyarrow, data sets of ``datasets`` and ``tf.data``, lists of dicts or of tuples that end
@@ -194,10 +194,10 @@ class TextLearner(Learner):
 
         Args:
             batch_size: examples in a batch, 32 by default.
-            batch_tokens: tokens that a batch may have, in place of ``batch_size``: many short
-                examples or few long ones, of similar length. Lists and arrays are tokenized once
-                beforehand, so that the number of steps is known; a data set, of single examples, is
-                not, and an epoch ends where it does. See ``bertfam_tf.data.TokenBatches``.
+            batch_tokens: the maximum number of tokens in a batch, instead of ``batch_size``: many
+                short examples or few long ones, of similar length. Lists and arrays are tokenized
+                once beforehand, so that the number of steps is known. A data set must yield single
+                examples; its number of steps is unknown. See ``bertfam_tf.data.TokenBatches``.
             columns: the columns of a table, dict or data set of dicts by the names that the task
                 has for them, such as ``{"text": "review", "label": "stars"}``, also for
                 ``validation_data``; None where they have these names.
@@ -293,7 +293,7 @@ class TextLearner(Learner):
         columns: Columns | None = None,
         **options: Any,
     ) -> Any:
-        """As ``keras.Model.evaluate``, on raw text and labels.
+        """Evaluates like ``keras.Model.evaluate``, on raw text and labels.
 
         Args:
             x, y, sample_weight, columns: the same as for ``fit``.
@@ -326,7 +326,7 @@ class TextLearner(Learner):
 
 
 def _rate_callback(callbacks: Any) -> keras.callbacks.Callback | None:
-    """The first callback that sets the learning rate."""
+    """Returns the first callback that sets the learning rate, or None."""
     listed = getattr(callbacks, "callbacks", callbacks)
     candidates = listed if isinstance(listed, list | tuple) else [listed]
     return next(
@@ -335,7 +335,7 @@ def _rate_callback(callbacks: Any) -> keras.callbacks.Callback | None:
 
 
 def _check_settable(optimizer: Any, callback: keras.callbacks.Callback) -> None:
-    """Raises ValueError where a schedule decides the learning rate."""
+    """Raises ValueError if the optimizer has a schedule, which no callback can set."""
     try:
         optimizer.learning_rate = float(optimizer.learning_rate)
     except TypeError as error:
@@ -380,5 +380,5 @@ def renamed(old: str, new: str) -> Callable:
 
 
 def _cardinality(dataset: Any) -> int:
-    """The number of batches; negative if it is not known."""
+    """Returns the number of batches; negative if unknown."""
     return int(dataset.cardinality()) if isinstance(dataset, tf.data.Dataset) else -1

@@ -8,7 +8,7 @@ all of them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import reduce
 from importlib import import_module
@@ -19,8 +19,9 @@ import tensorflow as tf
 
 from bertfam_tf.data import TokenBatches, as_value_errors, shuffled_batches
 from bertfam_tf.data.inputs import as_text
+from bertfam_tf.models import Backbone
 from bertfam_tf.names import truncated_repr, unknown
-from bertfam_tf.training import optimizers, replicas
+from bertfam_tf.training import optimizers, replicas, tuning
 from bertfam_tf.training.callbacks.backup import Backup, Clock, remaining
 from bertfam_tf.training.callbacks.best import BestEpoch
 from bertfam_tf.training.callbacks.divergence import StopAtDivergence
@@ -80,7 +81,7 @@ class Phase(NamedTuple):
         model: the compiled model.
         batches: returns the remaining batches, for a number of steps of the phase that are done.
         total: the number of steps.
-        epochs: the number of epochs, at most as many.
+        epochs: the number of epochs, at most ``total``.
         validation_data: batches to evaluate after each epoch, or None.
         steps_before, epochs_before: the number of steps and epochs of earlier phases, for logs.
     """
@@ -98,7 +99,8 @@ class Phase(NamedTuple):
 def scope(*phases: TrainConfig) -> Iterator[None]:
     """Enters the strategy and the precision in which a run's models are built and compiled.
 
-    Callbacks that cannot be imported are an error before anything is loaded or written.
+    It first imports the callbacks' classes, so that a mistake in their paths ends the run before
+    anything is loaded or written.
 
     Args:
         *phases: the ``train`` sections of the run, with the same strategy and precision.
@@ -123,7 +125,7 @@ def compile_model(
     settings: TrainConfig,
     total_steps: int,
     *,
-    factors: Mapping[str, float] | None = None,
+    backbone: Backbone | None = None,
     schedule: keras.optimizers.schedules.LearningRateSchedule | None = None,
     **options: Any,
 ) -> None:
@@ -133,9 +135,14 @@ def compile_model(
         model: the model, in the scope of its strategy.
         settings: the section.
         total_steps: the number of steps of the learning rate's schedule.
-        factors, schedule: the same as for ``optimizers.from_settings``.
+        backbone: the backbone whose layers get their own learning rates by ``train.layer_decay``;
+            None for one rate.
+        schedule: the same as for ``optimizers.from_settings``.
         **options: further arguments of the model's ``compile``, such as ``metrics``.
     """
+    factors = None
+    if backbone is not None and settings.layer_decay != 1:
+        factors = tuning.layer_factors(backbone, settings.layer_decay)
     model.recompute_blocks = settings.gradient_checkpointing
     model.compile(
         optimizers.from_settings(settings, total_steps, factors, schedule),
@@ -179,8 +186,9 @@ def fit(
         )
     if done:
         _log.info("Resuming from step %d of %d.", before + done, before + phase.total)
-    parts = remaining(done, phase.total, phase.epochs)
-    if parts and done > parts[0].first * (phase.total // phase.epochs):  # within an epoch
+    fit_ranges = remaining(done, phase.total, phase.epochs)
+    steps_per_epoch = phase.total // phase.epochs
+    if fit_ranges and done > fit_ranges[0].first * steps_per_epoch:  # within an epoch
         _create_metrics(model, phase.batches(done))
     # The backup comes last: it stores an epoch after all other callbacks have seen it.
     ordered = [*callbacks(done), *(callback for callback in (limit, best, backup) if callback)]
@@ -189,21 +197,21 @@ def fit(
     stopped = limit is not None and limit.exceeded and (backup is None or backup.between_epochs)
     if best is not None:
         best.set_model(model)
-    for part in [] if stopped else parts:
+    for epochs in [] if stopped else fit_ranges:
         if best is not None and best.exhausted:
             break
         with as_value_errors():
             history = model.fit(
                 phase.batches(done),
-                initial_epoch=phase.epochs_before + part.first,
-                epochs=phase.epochs_before + part.last,
-                steps_per_epoch=part.steps,
+                initial_epoch=phase.epochs_before + epochs.first,
+                epochs=phase.epochs_before + epochs.last,
+                steps_per_epoch=epochs.steps,
                 validation_data=phase.validation_data,
                 callbacks=ordered,
                 # Batches are already shuffled; Keras would warn that it cannot shuffle a dataset.
                 **{"shuffle": False, **options},
             ).history
-        done += part.steps * (part.last - part.first)
+        done += epochs.steps * (epochs.last - epochs.first)
         if model.stop_training:
             break
     if best is not None:
@@ -366,7 +374,7 @@ def text_passes(
     *,
     by_length: bool = True,
 ) -> Passes:
-    """Returns batches of raw texts.
+    """Returns passes over raw texts, each in another order.
 
     Args:
         rows: single examples ``(features, …)`` of known cardinality.

@@ -27,7 +27,7 @@ class LossTracker(keras.metrics.Metric):
         metrics: functions of means that are only reported, by name.
     """
 
-    # Losses are reported by name if there are at least this many.
+    # Losses are also reported by name if there are at least this many.
     named_from = 2
 
     def __init__(
@@ -195,11 +195,11 @@ class Learner(keras.Model):
         if backend != "tensorflow":
             other = f"Keras on {backend}"
         elif loss is not None or self._losses_seen is None:
-            other = "a loss of compile, whose means are not sums and counts"
+            other = "a loss of compile, which Keras averages over a micro-batch"
         elif type(self).compute_loss is not Learner.compute_loss:
             other = "an overridden compute_loss, which micro-batches do not call"
         elif kwargs["jit_compile"]:
-            other = "jit_compile, which needs to know how many rows a part has"
+            other = "jit_compile, which needs micro-batches of a fixed size"
         elif getattr(optimizer, "gradient_accumulation_steps", None):
             other = "gradient_accumulation_steps of the optimizer"
         else:
@@ -234,8 +234,7 @@ class Learner(keras.Model):
 
     @property
     def unpadded(self) -> bool:
-        """Whether backbones and objectives only compute real tokens, in dynamic shapes; False where
-        shapes are compiled, as by XLA."""
+        """Whether backbones and objectives skip padding (in dynamic shapes, so not under XLA)."""
         compiled_shapes = self.compiled and self.jit_compile
         return keras.backend.backend() == "tensorflow" and not compiled_shapes
 
@@ -272,7 +271,7 @@ class Learner(keras.Model):
         self,
         sums: Mapping[str, SumAndCount],
         counts: Mapping[str, Any],
-        parts: Any = 1,
+        micro_batches: Any = 1,
         *,
         training: bool = True,
     ) -> Any:
@@ -281,7 +280,7 @@ class Learner(keras.Model):
         Args:
             sums: the sums and counts of a batch or micro-batch.
             counts: the counts of the full batch, by name.
-            parts: the number of micro-batches, which divides losses of layers.
+            micro_batches: the number of micro-batches, which divides losses of layers.
             training: whether an optimizer step follows, which may be skipped.
         """
         assert self._losses_seen is not None
@@ -292,7 +291,8 @@ class Learner(keras.Model):
             weight * ops.divide_no_nan(sums[name][0], ops.cast(counts[name], sums[name][0].dtype))
             for name, weight in self._objective_weights.value.items()
         ]
-        return sum(losses + [self._aggregate_additional_loss(x) / parts for x in self.losses])
+        layer_losses = [self._aggregate_additional_loss(x) / micro_batches for x in self.losses]
+        return sum(losses + layer_losses)
 
     def train_step(self, *args: Any) -> Any:
         # The arguments depend on the backend; only TensorFlow supports accumulation.
@@ -318,8 +318,8 @@ class Learner(keras.Model):
         def loss(index: Any) -> Any:
             batch = Batch(*micro_batch(index))
             outputs = self(batch.inputs, training=True)
-            parts = ops.cast(number, "float32")
-            total = self._total(self._sums_and_counts(batch, outputs), all_counts, parts)
+            sums = self._sums_and_counts(batch, outputs)
+            total = self._total(sums, all_counts, ops.cast(number, "float32"))
             step_loss.add(total)
             self.compute_metrics(batch.inputs, batch.targets, outputs, batch.weights)
             return self.optimizer.scale_loss(total)
