@@ -204,7 +204,9 @@ class Experiment:
             ValueError: if the row changes a setting to an invalid value.
         """
         step, rest = self.steps[name], dict(changes)
-        own = {key: rest.pop(key) for key in ("recipe", "evaluate", "takes") if key in rest}
+        own: dict[str, Any] = {
+            key: rest.pop(key) for key in ("recipe", "evaluate", "takes") if key in rest
+        }
         if None in [value for key, value in own.items() if key != "takes"]:
             return None, rest
         changed = build_section({**vars(step), **own}, StepConfig, f"steps.{name}")
