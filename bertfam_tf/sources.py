@@ -77,8 +77,19 @@ _HUB_WEIGHTS = (
 # The list of modules of sentence-transformers; those that have weights; and their folders.
 _MODULES, _WITH_WEIGHTS = "modules.json", ("Transformer", "Dense")
 _FOLDER = re.compile(r"(\w[\w.-]*)?")
-# Further files of checkpoints: weights with other names, KerasHub's tokenizers.
-_OTHER_FILES = ("*.weights.h5", "*.index", "*.data-*", "assets", "assets/*", "assets/tokenizer/*")
+# Files of sentence-transformers beside a model, and those of a module in its folder.
+_MODEL_FILES = (_MODULES, "config_sentence_transformers.json", "sentence_bert_config.json")
+_MODULE_FILES = ("config.json", "model.safetensors", "pytorch_model.bin")
+# Further files of checkpoints: weights with other names, KerasHub's tokenizers, modules.
+_OTHER_FILES = (
+    "*.weights.h5",
+    "*.index",
+    "*.data-*",
+    "assets",
+    "assets/*",
+    "assets/tokenizer/*",
+    *(f"*/{name}" for name in _MODULE_FILES),
+)
 
 
 def resolve(path: str | Path) -> Path:
@@ -265,7 +276,8 @@ def _hub(repository: str) -> Path:
     first, *others = _HUB_WEIGHTS
     # A pattern is one of the whole path: "*.json" and "*.safetensors" match in all folders.
     directory = _download(repository, _HUB_FILES + first)
-    for folder in _folders_with_weights(directory):
+    # The root has the weights if no list of modules says otherwise.
+    for folder in _module_folders(directory, _WITH_WEIGHTS) or [""]:
         for weights in others:
             if any((directory / folder).glob(first[0])):
                 break
@@ -288,8 +300,15 @@ def _download(repository: str, patterns: list[str]) -> Path:
         ) from None
 
 
-def _folders_with_weights(directory: Path) -> list[str]:
-    """Returns the folders whose weights are needed: those that ``modules.json`` names, or the root.
+def module_files(directory: Path) -> list[Path]:
+    """Returns the files of sentence-transformers' modules beside the model, relative to it."""
+    folders = [folder for folder in _module_folders(directory) if folder]
+    inside = [Path(folder, name) for folder in folders for name in _MODULE_FILES]
+    return [file for file in (*map(Path, _MODEL_FILES), *inside) if (directory / file).is_file()]
+
+
+def _module_folders(directory: Path, kinds: str | tuple[str, ...] = "") -> list[str]:
+    """Returns the folders that ``modules.json`` names for modules whose class ends in ``kinds``.
 
     A list that is not valid counts as none: reading the checkpoint reports it.
     """
@@ -298,12 +317,11 @@ def _folders_with_weights(directory: Path) -> list[str]:
         listed = parsing.read_json(file, CheckpointError) if file.is_file() else []
     except CheckpointError:
         listed = []
-    folders = [
+    return [
         entry["path"]
         for entry in (listed if isinstance(listed, list) else [])
         if isinstance(entry, dict)
-        and str(entry.get("type")).endswith(_WITH_WEIGHTS)
+        and str(entry.get("type")).endswith(kinds)
         and isinstance(entry.get("path"), str)
         and _FOLDER.fullmatch(entry["path"])
     ]
-    return folders or [""]

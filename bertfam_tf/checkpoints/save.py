@@ -20,7 +20,13 @@ from bertfam_tf.checkpoints.loader import Checkpoint
 from bertfam_tf.checkpoints.safetensors import SINGLE
 from bertfam_tf.models.base import Backbone, plain_weights
 from bertfam_tf.names import join_names, unknown
-from bertfam_tf.sources import GENERATOR, PRETRAINING_HEADS, CheckpointError, reject_external_links
+from bertfam_tf.sources import (
+    GENERATOR,
+    PRETRAINING_HEADS,
+    CheckpointError,
+    module_files,
+    reject_external_links,
+)
 
 
 def save_pretrained(
@@ -119,9 +125,9 @@ def write(
 def convert(source: str | Path, target: str | Path, **options: Any) -> Path:
     """Converts any checkpoint that ``load_backbone`` reads to Hugging Face's format.
 
-    The family's heads, the tokenizer's files, the labels, and what pretraining wrote to go on
-    (ELECTRA's generator, the head for span boundaries) are converted too. Links to files
-    outside of the directory are rejected, because these files would be copied.
+    The family's heads, the tokenizer's files, the labels, sentence-transformers' modules, and what
+    pretraining wrote to go on (ELECTRA's generator, the head for span boundaries) are converted
+    too. Links to files outside of the directory are rejected, because these files would be copied.
 
     Args:
         source: a directory, ``package:NAME``, or a hub id.
@@ -133,7 +139,8 @@ def convert(source: str | Path, target: str | Path, **options: Any) -> Path:
 
     Raises:
         FileExistsError: if ``target`` exists and is not an empty directory.
-        CheckpointError: as ``load_backbone`` and ``save_pretrained``.
+        CheckpointError: as ``load_backbone`` and ``save_pretrained``, or if the checkpoint stores
+            options of a task that Hugging Face's format lacks.
         OSError: if writing fails, for example because the disk is full.
     """
     target = Path(target)
@@ -146,6 +153,13 @@ def convert(source: str | Path, target: str | Path, **options: Any) -> Path:
         raise CheckpointError(
             f"{source} is in this package's own format, whose tokenizer is not copied: load a task "
             "from it, and write that with save_pretrained."
+        )
+    lost = {name: value for name, value in checkpoint.options.items() if name != "max_length"}
+    if lost:
+        raise CheckpointError(
+            f"{source} has {join_names([f'{name} = {value!r}' for name, value in lost.items()])}, "
+            "which Hugging Face's format does not store: load a task from it, and write that with "
+            "save_pretrained."
         )
     backbone = checkpoint.backbone()
     record = checkpoint.family
@@ -170,6 +184,9 @@ def convert(source: str | Path, target: str | Path, **options: Any) -> Path:
         with_head = head_tensors or any(checkpoint.has_head(name) for name in record.heads)
         _write(temporary, values, tensors, head_tensors, names.prefix if with_head else "")
         tokenizer_files.copy(checkpoint.directory, temporary)
+        for file in module_files(checkpoint.directory):
+            (temporary / file).parent.mkdir(exist_ok=True)
+            shutil.copyfile(checkpoint.directory / file, temporary / file)
         if (checkpoint.directory / PRETRAINING_HEADS).is_file():
             shutil.copyfile(checkpoint.directory / PRETRAINING_HEADS, temporary / PRETRAINING_HEADS)
         if (checkpoint.directory / GENERATOR / huggingface.CONFIG).is_file():

@@ -312,6 +312,13 @@ def test_heads_that_hugging_face_lacks_are_not_converted(tmp_path):
         convert(tmp_path / "in", tmp_path / "out")
 
 
+def test_options_of_embedders_are_not_converted(tmp_path):
+    theirs = keras_hub.models.BertTextEmbedder(_bert(), preprocessor=None, pooling_mode="max")
+    theirs.save_to_preset(str(tmp_path / "in"))
+    with pytest.raises(CheckpointError, match=r"pooling = 'max', .*which Hugging Face's format"):
+        convert(tmp_path / "in", tmp_path / "out")
+
+
 def test_other_tasks_start_with_a_random_head(classifier):
     with pytest.warns(UserWarning, match="The masked_lm head is initialized at random"):
         bf.MaskedLM.from_pretrained(classifier[0])

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import bertfam_tf as bf
 from bertfam_tf import layers
-from bertfam_tf.checkpoints import CheckpointError
+from bertfam_tf.checkpoints import CheckpointError, convert
 
 PREFIX = "sentence_transformers.models."
 TRANSFORMER = {"type": f"{PREFIX}Transformer", "path": ""}
@@ -70,6 +70,20 @@ def test_what_is_not_supported(tiny_copy, modules, pooling, error):
     _write(tiny_copy, modules, pooling)
     with pytest.raises(CheckpointError, match=error):
         bf.TextEmbedder.from_pretrained(tiny_copy)
+
+
+def test_conversions_keep_the_modules(tiny_copy, tmp_path):
+    _write(tiny_copy, [TRANSFORMER, POOLING], {"pooling_mode_cls_token": True}, length=10)
+    (tiny_copy / "config_sentence_transformers.json").write_text('{"prompts": {"query": "a"}}')
+    convert(tiny_copy, tmp_path / "out")
+    names = ("modules.json", "1_Pooling/config.json", "sentence_bert_config.json")
+    for name in (*names, "config_sentence_transformers.json"):
+        assert (tmp_path / "out" / name).read_bytes() == (tiny_copy / name).read_bytes()
+    pooling = tiny_copy / "1_Pooling" / "config.json"
+    pooling.rename(tmp_path / "outside")
+    pooling.symlink_to(tmp_path / "outside")
+    with pytest.raises(CheckpointError, match=r"1_Pooling/config.json is a link to .*outside"):
+        convert(tiny_copy, tmp_path / "other")
 
 
 PROMPTS = {"query": "a film: ", "passage": "the plot of ", "none": ""}
