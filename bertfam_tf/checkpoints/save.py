@@ -183,7 +183,8 @@ def convert(source: str | Path, target: str | Path, **options: Any) -> Path:
     with new_directory(target) as temporary:
         with_head = head_tensors or any(checkpoint.has_head(name) for name in record.heads)
         _write(temporary, values, tensors, head_tensors, names.prefix if with_head else "")
-        tokenizer_files.copy(checkpoint.directory, temporary)
+        max_length = checkpoint.options.get("max_length")
+        tokenizer_files.copy(checkpoint.directory, temporary, max_length)
         for file in module_files(checkpoint.directory):
             (temporary / file).parent.mkdir(exist_ok=True)
             shutil.copyfile(checkpoint.directory / file, temporary / file)

@@ -22,8 +22,13 @@ _NAMES = (
 )
 
 
-def copy(source: Path, target: Path) -> None:
+def copy(source: Path, target: Path, max_length: int | None = None) -> None:
     """Copies the tokenizer's files in ``source`` into ``target``.
+
+    Args:
+        source: the directory of a checkpoint.
+        target: an existing directory.
+        max_length: the number of tokens to which a KerasHub preset truncates texts; None for any.
 
     Raises:
         CheckpointError: if a KerasHub tokenizer is unknown or damaged.
@@ -33,7 +38,8 @@ def copy(source: Path, target: Path) -> None:
         by_name, options = preset
         for name, file in by_name.items():
             shutil.copyfile(file, target / name)
-        _write_config(target, options)
+        length = {} if max_length is None else {"model_max_length": max_length}
+        _write_config(target, options | length)
         return
     for name in _NAMES:
         if (source / name).is_file():

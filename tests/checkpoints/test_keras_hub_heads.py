@@ -299,7 +299,8 @@ def test_conversions_keep_the_head(classifier, tmp_path):
     convert(classifier[0], tmp_path / "out")
     said = json.loads((tmp_path / "out" / "config.json").read_text())
     assert said["architectures"] == ["BertForSequenceClassification"]
-    ours = bf.TextClassifier.from_pretrained(tmp_path / "out", max_length=9)
+    ours = bf.TextClassifier.from_pretrained(tmp_path / "out")
+    assert ours.max_length == 9
     found = np.stack([answer["scores"] for answer in ours.predict(TEXTS)])
     expected = classifier[1].predict(np.array(TEXTS))
     np.testing.assert_allclose(found, expected, atol=1e-5)
