@@ -10,6 +10,7 @@ from bertfam_tf.sources import CheckpointError
 
 _NAMES = (
     "vocab.txt",
+    "vocab.pkl",
     "vocab.json",
     "merges.txt",
     "spiece.model",

@@ -11,7 +11,13 @@ from safetensors.numpy import load_file, save_file
 
 import bertfam_tf as bf
 from bertfam_tf import heads, registry
-from bertfam_tf.checkpoints import Checkpoint, CheckpointError, convert, save_pretrained
+from bertfam_tf.checkpoints import (
+    Checkpoint,
+    CheckpointError,
+    convert,
+    save_pretrained,
+    tokenizer_files,
+)
 from bertfam_tf.cli import main
 from tests.parity import load_head
 from tests.selection import WIRINGS, each_once, in_full
@@ -228,6 +234,14 @@ def test_a_sentencepiece_model_gets_its_name(tmp_path):
     (source / "30k-clean.model").write_bytes(b"model")
     convert(source, tmp_path / "out")
     assert (tmp_path / "out" / "spiece.model").read_bytes() == b"model"
+
+
+def test_the_vocabulary_of_transformer_xl_is_copied(tmp_path):
+    for name in ("in", "out"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "in" / "vocab.pkl").write_bytes(b"words")
+    tokenizer_files.copy(tmp_path / "in", tmp_path / "out")
+    assert (tmp_path / "out" / "vocab.pkl").read_bytes() == b"words"
 
 
 @pytest.mark.parametrize("kind", ["file", "directory"])
