@@ -167,6 +167,9 @@ def test_special_tokens_of_other_shapes():
     with pytest.raises(ValueError, match="cannot be found in text"):
         WordPieceTokenizer(["UNK", "a"], special_tokens=SpecialTokens("UNK"))
     plain = SpecialTokens("UNK", special_tokens_in_text=False)
+    # Added tokens are found all the same.
+    with pytest.raises(ValueError, match=r"added token 'a' .* nowhere else in a special token\.$"):
+        WordPieceTokenizer(["UNK", "a"], special_tokens=replace(plain, added_tokens=("a",)))
     tokenizer = WordPieceTokenizer(["UNK", "a"], special_tokens=plain)
     assert tokenizer.tokenize("a b").numpy().tolist() == [1, 0]
 

@@ -221,10 +221,13 @@ def matcher(
     inner = "".join(other[1:] for other in tokens)
     for token in () if anything else tokens:
         if token[0] in inner or not {token[0], token[-1]} <= set(string.punctuation):
+            kind, remedy = "special", "; set special_tokens_in_text=False"
+            if token in special.added_tokens:  # which are found in any text
+                kind, remedy = "added", ""
             raise ValueError(
-                f"special token {token!r} cannot be found in text: expected it to begin and end "
-                "with ASCII punctuation, and its first character nowhere else in a special token; "
-                "set special_tokens_in_text=False."
+                f"{kind} token {token!r} cannot be found in text: expected it to begin and end "
+                "with ASCII punctuation, and its first character nowhere else in a special token"
+                f"{remedy}."
             )
     return SpecialTokenMatcher(
         ids=np.array([ids[token] for token in tokens], np.int32),
