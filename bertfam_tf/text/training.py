@@ -30,6 +30,8 @@ from bertfam_tf.validation import one_of
 _LOG = logging.getLogger(__name__)
 _EXTRA = "vocabulary"
 _NO_WORDS = "there are no words in the input"
+# Longer words are left out by WordPiece's learner.
+_LONGEST = 50
 # The roles of special tokens that are not named after their role.
 _ROLES_OF = {"s": ("bos", "cls"), "/s": ("eos", "sep"), "endoftext": ("bos", "eos", "unk")}
 # For English, the size is about proportional to the threshold to the power of -0.6.
@@ -70,8 +72,9 @@ def train_vocabulary(
     Raises:
         FileNotFoundError: if there is no such file.
         FileExistsError: ``output`` is not empty.
-        ValueError: if an argument is invalid, a file is not UTF-8, the text is empty, ``size`` is
-            too small, or the trainer's package is not installed.
+        ValueError: if an argument is invalid, a file is not UTF-8, the text is empty, all its words
+            are too long for ``"wordpiece"``, ``size`` is too small, or the trainer's package is not
+            installed.
     """
     one_of("kind", kind, KINDS)
     if size is None and kind != "words":
@@ -215,7 +218,13 @@ def _learn_pieces(
 
     isolated = unicode.Rules(True, True, True, True).isolated()
     marks = Counter({word: n for word, n in counts.items() if isolated[ord(word[0])]})
-    words = [(word, n) for word, n in counts.items() if word not in marks and len(word) <= 50]
+    words = [(word, n) for word, n in counts.items() if word not in marks]
+    if words and all(len(word) > _LONGEST for word, _ in words):
+        raise ValueError(
+            f"all words in the input have more than {_LONGEST} characters, from which WordPiece "
+            "learns nothing: write spaces between the words."
+        )
+    words = [(word, n) for word, n in words if len(word) <= _LONGEST]
     room = size - len(special)
     # Punctuation and letters may take half of the vocabulary; a letter takes two entries.
     kept_marks = [mark for mark, _ in marks.most_common(room // 4)]
@@ -226,7 +235,7 @@ def _learn_pieces(
         lower_thresh=None,
         num_iterations=4,
         max_input_tokens=-1,
-        max_token_length=50,
+        max_token_length=_LONGEST,
         max_unique_chars=len(letters),
         vocab_size=size,
         slack_ratio=0.0,

@@ -192,6 +192,13 @@ def test_text_that_cannot_be_used(tmp_path, kind, content, message):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_text_without_spaces(tmp_path):
+    (tmp_path / "thai.txt").write_text("ไม่มีช่องว่าง" * 9, "utf-8")
+    with pytest.raises(ValueError, match="all words in the input have more than 50 characters"):
+        train_vocabulary("wordpiece", [tmp_path / "thai.txt"], tmp_path / "out", size=300)
+    assert not (tmp_path / "out").exists()
+
+
 def test_nothing_is_overwritten(corpus, tmp_path):
     (tmp_path / "file").touch()
     for output in (tmp_path, tmp_path / "file"):
