@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from bertfam_tf.generation.models import Step, reserve
 from bertfam_tf.generation.options import Options
+from bertfam_tf.generation.repetition import without_repetition
 from bertfam_tf.generation.sampling import sample
 
 # The tokens for which a state gets room at once. Attention reads free positions too, so few; each
@@ -47,7 +48,7 @@ def begin(
     seed: Any,
 ) -> Progress:
     """Processes the prompts and chooses the first token."""
-    logits, state = step(token_ids, padding_mask, None)
+    logits, state = without_repetition(step, options)(token_ids, padding_mask, None)
     token = sample(logits, options, seed, 0)
     return Progress(
         token[:, tf.newaxis], _extended(padding_mask), is_one_of(token, stop_ids), state
@@ -67,6 +68,7 @@ def advance(
     The state needs room for it (see ``with_room``).
     """
     new_tokens, padding_mask, finished, state = progress
+    step = without_repetition(step, options)
     # Not [:, -1:], whose length is unknown while the graph is traced.
     logits, state = step(new_tokens[:, -1, tf.newaxis], padding_mask, state)
     token = sample(logits, options, seed, tf.shape(new_tokens)[1])
@@ -81,6 +83,7 @@ def advance(
 
 def with_room(step: Step, progress: Progress, options: Options) -> Progress:
     """Returns ``progress`` with room for the next ``block_length`` tokens."""
+    step = without_repetition(step, options)
     return progress._replace(state=reserve(step, progress.state, block_length(options)))
 
 

@@ -21,6 +21,11 @@ class Options:
         num_beams: the number of beams; 1 disables beam search.
         length_penalty: the score of a hypothesis of n new tokens is its log-probability divided by
             n to this power: positive values favour long hypotheses, negative values short ones.
+        repetition_penalty: the logits (in beam search, the log-probabilities) of tokens that the
+            prompt or the continuation contains are divided by it if positive, else multiplied
+            (CTRL, arXiv 1909.05858); 1 changes nothing.
+        no_repeat_ngram_size: n-grams of this many tokens occur only once in the prompt and its
+            continuation; 0 allows repetition.
 
     Raises:
         ValueError: if a value is outside its range, or beam search is combined with sampling.
@@ -32,6 +37,8 @@ class Options:
     top_p: float | None = setting(None, above=0, at_most=1)
     num_beams: int = setting(1, at_least=1)
     length_penalty: float = setting(1.0)
+    repetition_penalty: float = setting(1.0, above=0)
+    no_repeat_ngram_size: int = setting(0, at_least=0)
 
     def __post_init__(self) -> None:
         if self.temperature == 0:
@@ -46,3 +53,8 @@ class Options:
     def samples(self) -> bool:
         """Whether tokens are drawn at random."""
         return any(value is not None for value in (self.temperature, self.top_k, self.top_p))
+
+    @property
+    def restricts_repetition(self) -> bool:
+        """Whether logits depend on which tokens occurred."""
+        return self.repetition_penalty != 1 or self.no_repeat_ngram_size > 0

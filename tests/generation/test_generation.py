@@ -1,5 +1,6 @@
 """Generation on token ids: comparison with the reference, the cache, sampling."""
 
+import itertools
 import json
 from pathlib import Path
 
@@ -122,6 +123,62 @@ def test_draws_follow_the_distribution():
     np.testing.assert_array_equal(again, drawn)
     later = generation.sample(many, options, tf.constant([1, 2]), 1)
     assert (later != drawn).numpy().any()
+
+
+# Repetition -----------------------------------------------------------------------------------
+
+TABLE = np.random.default_rng(3).normal(0, 2, (5, 5)).astype("float32")
+
+
+def _bigrams(token_ids, padding_mask, state):
+    """A ``Step`` whose logits depend on the last token only."""
+    return tf.gather(TABLE, token_ids[:, -1]), ()
+
+
+def _scores(tokens, penalty, size, log_probabilities=False):
+    """By the definitions of both options."""
+    scores = TABLE[tokens[-1]].astype("float64")
+    scores -= np.log(np.exp(scores).sum()) if log_probabilities else 0
+    for token in set(tokens):
+        scores[token] *= penalty if scores[token] < 0 else 1 / penalty
+    for i in range(len(tokens) - size + 1 if size else 0):
+        if tokens[i : i + size - 1] == tokens[len(tokens) - size + 1 :]:
+            scores[tokens[i + size - 1]] = -np.inf
+    return scores
+
+
+REPETITIONS = [(2.0, 0), (1.5, 2), (0.5, 3)]
+
+
+def test_repetition():
+    """Also in the prompt, whose padding is no token 0."""
+    prompts, found = [[1, 2, 1], [4], [0, 3]], []
+    ids = np.array([[1, 2, 1], [0, 0, 4], [0, 0, 3]])
+    mask = np.array([[1, 1, 1], [0, 0, 1], [0, 1, 1]])
+    for penalty, size in REPETITIONS:
+        expected = [list(prompt) for prompt in prompts]
+        for tokens in expected * 8:
+            tokens.append(int(np.argmax(_scores(tokens, penalty, size))))
+        options = dict(repetition_penalty=penalty, no_repeat_ngram_size=size)
+        found.append(generate(_bigrams, ids, mask, max_new_tokens=8, **options).tolist())
+        assert found[-1] == [tokens[-8:] for tokens in expected]
+    assert len({str(tokens) for tokens in found}) == len(REPETITIONS)
+
+
+@pytest.mark.extended
+def test_repetition_in_beam_search():
+    """As many beams as there are continuations find the best one."""
+    prompt, (penalty, size) = (1, 2), REPETITIONS[1]
+
+    def score(new):
+        texts = [(*prompt, *new[:i]) for i in range(len(new))]
+        return sum(_scores(x, penalty, size, True)[y] for x, y in zip(texts, new, strict=True))
+
+    best = max(itertools.product(range(5), repeat=3), key=score)
+    options = dict(repetition_penalty=penalty, no_repeat_ngram_size=size, num_beams=50)
+    ids = np.array([prompt])
+    found = generate(_bigrams, ids, np.ones_like(ids), max_new_tokens=3, **options)
+    assert tuple(found[0]) == best
 
 
 def test_options_that_are_no_finite_numbers():

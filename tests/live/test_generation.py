@@ -32,6 +32,25 @@ def test_tokens(family, seed, tmp_path):
     assert len(different) >= 3
 
 
+@pytest.mark.parametrize("family", reference.GENERATORS)
+def test_repetition(family, tmp_path):
+    model = reference.build_generator(family)
+    reference.save(model, tmp_path)
+    given, step = reference.prompts(model.config), make_step(tmp_path)
+    # One by one: transformers counts padding as a token.
+    prompts = [{n: x[i : i + 1, x.shape[1] - k :] for n, x in given.items()}
+               for i, k in enumerate(given["padding_mask"].sum(1))]  # fmt: skip
+    for case in (
+        {"repetition_penalty": 1.8},
+        {"no_repeat_ngram_size": 1},
+        {"repetition_penalty": 0.7, "no_repeat_ngram_size": 3},
+        {"repetition_penalty": 1.3, "no_repeat_ngram_size": 2, "num_beams": 4},
+    ):
+        case["max_new_tokens"] = 20
+        theirs = [reference.generate(model, prompt, case)[0] for prompt in prompts]
+        np.testing.assert_array_equal(generate(step, **given, **case), theirs, err_msg=str(case))
+
+
 FILTERS = [
     dict(temperature=0.7),
     dict(top_k=5),

@@ -161,7 +161,10 @@ def test_seeds(model):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("options", [{}, {"temperature": 2.0, "seed": 5}])
+@pytest.mark.parametrize(
+    "options",
+    [{"repetition_penalty": 1.5, "no_repeat_ngram_size": 2}, {"temperature": 2.0, "seed": 5}],
+)
 def test_streamed_pieces_are_the_text(model, options):
     pieces = []
     texts = model.generate(TEXTS, max_new_tokens=12, callback=pieces.append, **options)
@@ -196,6 +199,8 @@ def test_defaults_fit_a_model_of_few_positions():
         (dict(temperature=0.0), "temperature must be above 0, got 0; None is"),
         (dict(top_p=1.5), "top_p must be above 0 and at most 1, got 1.5"),
         (dict(top_k=0), "top_k must be at least 1, got 0"),
+        (dict(repetition_penalty=0), "repetition_penalty must be above 0, got 0"),
+        (dict(no_repeat_ngram_size=-1), "no_repeat_ngram_size must be at least 0, got -1"),
         (dict(num_beams=2, top_k=3), "Beam search does not support temperature"),
         (dict(num_beams=2, callback=print), "callback must be None with beam search"),
         (dict(stop_tokens=["absent"]), "'absent' is not one of the 259 pieces"),
@@ -222,7 +227,7 @@ def test_wrong_prompts(model, prompts):
 @pytest.mark.slow  # it last ran, and passed, in November 2026
 def test_exports_that_draw(model, tmp_path):
     texts = np.array([text.encode() for text in TEXTS], object)
-    options = dict(max_new_tokens=12, temperature=1.0)
+    options = dict(max_new_tokens=12, temperature=1.0, no_repeat_ngram_size=2)
     servable = load(model.export(tmp_path, **options))
     one, other = (servable.run("generate", {"text": texts})["text"] for _ in range(2))
     assert one.tolist() != other.tolist()
