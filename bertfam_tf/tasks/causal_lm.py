@@ -21,6 +21,7 @@ from bertfam_tf.objectives import next_tokens
 from bertfam_tf.objectives.objective import SumAndCount
 from bertfam_tf.objectives.predictions import counted, in_batch, vectors
 from bertfam_tf.tasks.components import Signature, Targets, TaskComponents, Tensors
+from bertfam_tf.tasks.generation_config import GenerationConfig
 from bertfam_tf.tasks.likelihood import ScoresTexts
 from bertfam_tf.tasks.options import OptionArguments, PretrainedArguments
 from bertfam_tf.tasks.preprocessing import SingleRow, TextWindows
@@ -65,7 +66,8 @@ class CausalLM(ScoresTexts, Task):
     if it has no other; not with a tokenizer that has neither, or that pads on the left, as XLNet's
     does. ``evaluate`` returns the loss and the perplexity. ``export`` takes the arguments of
     ``generate``, except ``callback``; they are fixed in the signature ``generate``, which returns
-    the continuations, ``text``.
+    the continuations, ``text``. ``from_pretrained`` warns of settings in a checkpoint's
+    ``generation_config.json``, which ``generate`` only takes as arguments.
 
     XLNet predicts from left to right here; in generation, the previous tokens attend to each other
     in both directions.
@@ -81,6 +83,7 @@ class CausalLM(ScoresTexts, Task):
 
     needs_head = True
     pipeline_tag = "text-generation"
+    published_type = GenerationConfig
     # Prompt and continuation are one segment; in transformers' pipelines they cannot have any.
     unpublished_inputs = ("segment_ids",)
 

@@ -15,7 +15,6 @@ from bertfam_tf.sources import CheckpointError, opened, resolve
 from bertfam_tf.tasks import options as declared
 from bertfam_tf.tasks import storage
 from bertfam_tf.tasks.multi_task import MultiTask
-from bertfam_tf.tasks.pretrained import Published
 from bertfam_tf.tasks.task import Task, task_class, task_classes
 
 
@@ -72,7 +71,7 @@ def _class_of(path: str | Path) -> type[Task]:
     for cls in classes:
         with contextlib.suppress(ValueError):  # the family has no such head
             head = cls.head_of(checkpoint.family.name)
-            if head in stored and cls.published_type is Published:
+            if head in stored and cls.published_type.loader is None:
                 matching.append((cls, head))
     for cls, head in matching:
         # As in transformers, one score without a problem type is a regression.

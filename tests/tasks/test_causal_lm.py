@@ -1,5 +1,9 @@
 """Language models from raw text: probabilities, training, generation, export."""
 
+import json
+import re
+import warnings
+
 import keras
 import numpy as np
 import pytest
@@ -219,6 +223,31 @@ def test_wrong_options(model, options, error):
 def test_wrong_prompts(model, prompts):
     with pytest.raises((ValueError, TypeError)):
         model.generate(prompts)
+
+
+@pytest.mark.parametrize(
+    ("said", "warning"),
+    [
+        ({"eos_token_id": 258, "do_sample": False, "max_length": 20}, None),
+        (
+            {"eos_token_id": [258, 3], "num_beams": 4, "repetition_penalty": 1.0},
+            r"config\.json\. .* generate\(prompts, stop_tokens=\[258, 3\], num_beams=4\)",
+        ),
+        (
+            {"do_sample": True, "top_p": 0.9, "min_p": 0.1},
+            r"prompts, temperature=1\.0, top_k=50, top_p=0\.9\)\. There is none for min_p",
+        ),
+    ],
+)
+def test_settings_of_transformers_generation(model, tmp_path, said, warning):
+    model.save_pretrained(tmp_path / "out")
+    (tmp_path / "out" / "generation_config.json").write_text(json.dumps(said))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        bf.CausalLM.from_pretrained(tmp_path / "out")
+    messages = [str(each.message) for each in caught]
+    assert len(messages) == (warning is not None)
+    assert all(re.search(warning, message) for message in messages)
 
 
 # Export ---------------------------------------------------------------------------------------

@@ -1,0 +1,52 @@
+"""Settings of ``generation_config.json``, which transformers' ``generate`` follows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bertfam_tf.names import truncated_repr
+from bertfam_tf.tasks.module_files import read_object
+from bertfam_tf.tasks.pretrained import Published
+from bertfam_tf.user_warnings import warn
+
+_FILE = "generation_config.json"
+# Settings of the same names here, with transformers' defaults.
+_SEARCH = {
+    "max_new_tokens": None,
+    "num_beams": 1,
+    "length_penalty": 1,
+    "repetition_penalty": 1,
+    "no_repeat_ngram_size": 0,
+}
+_SAMPLING = {"temperature": 1.0, "top_k": 50, "top_p": 1.0}
+# Settings that change the tokens and have no equal here, and values that disable them.
+_OTHERS = ("min_new_tokens", "min_length", "min_p", "typical_p", "bad_words_ids", "stop_strings")
+_DISABLED = (None, 0, 1, [])
+
+
+class GenerationConfig(Published):
+    """Warns of settings that change what transformers generates, and names arguments for them.
+
+    Raises:
+        CheckpointError: for a file that is damaged.
+    """
+
+    def fill(self, task: Any) -> None:
+        file = self.model / _FILE
+        said = read_object(file)
+        arguments: dict[str, Any] = {}
+        ends = said.get("eos_token_id")
+        ends = ends if isinstance(ends, list) else [] if ends is None else [ends]
+        if any(token != task.tokenizer.special_ids.get("eos") for token in ends):
+            arguments["stop_tokens"] = ends
+        for name, default in _SEARCH.items():
+            if said.get(name, default) not in (None, default):
+                arguments[name] = said[name]
+        if said.get("do_sample"):
+            arguments |= {name: said.get(name, default) for name, default in _SAMPLING.items()}
+        others = [name for name in _OTHERS if said.get(name) not in _DISABLED]
+        if arguments or others:
+            listed = ", ".join(f"{name}={truncated_repr(x)}" for name, x in arguments.items())
+            same = f" The same settings here: generate(prompts, {listed})." if listed else ""
+            none = f" There is none for {', '.join(others)}." if others else ""
+            warn(f"generate does not follow {file}.{same}{none}")
