@@ -15,6 +15,7 @@ import tensorflow as tf
 from bertfam_tf import generation, heads, layers, registry
 from bertfam_tf.data.inputs import TEXT, as_text
 from bertfam_tf.generation import Options as GenerationOptions
+from bertfam_tf.hints import hint
 from bertfam_tf.models import Backbone
 from bertfam_tf.names import unknown
 from bertfam_tf.objectives import next_tokens
@@ -241,7 +242,8 @@ class CausalLM(ScoresTexts, Task):
         fields = GenerationOptions.__dataclass_fields__
         for name in changes:
             if name not in fields:
-                raise ValueError(unknown("option of generation", name, fields))
+                line = hint([name, f"generate.{name}"])
+                raise ValueError(unknown("option of generation", name, fields, line))
         # Leaves room for a prompt, also in models with few positions.
         default = min(GenerationOptions.max_new_tokens, max(self.max_length // 2, 1))
         options = GenerationOptions(**{"max_new_tokens": default, **changes})
@@ -258,14 +260,16 @@ class CausalLM(ScoresTexts, Task):
         if isinstance(tokens, str):
             raise ValueError(f"stop_tokens must be a list of tokens, got {tokens!r}.")
         token_to_id = self.tokenizer.token_to_id
-        ids = {token_to_id(t) if isinstance(t, str) else int(t) for t in tokens}
+        ids = {token_to_id(t) if isinstance(t, str) else t for t in tokens}
+        if not all(isinstance(i, int | np.integer) for i in ids):
+            raise ValueError(f"stop_tokens must be strings or integers, got {tokens!r}.")
         wrong = [i for i in ids if not 0 <= i < self.tokenizer.vocab_size]
         if wrong:
             raise ValueError(
                 f"The stop token {wrong[0]} is outside the vocabulary, 0 to "
                 f"{self.tokenizer.vocab_size - 1}."
             )
-        return tuple(sorted(ids))
+        return tuple(sorted(map(int, ids)))
 
     def _prompt_ids(self, prompts: tf.Tensor, room: int) -> dict[str, tf.Tensor]:
         """The last tokens of each prompt, padded on the left."""
@@ -421,11 +425,11 @@ def _to_python(answers: Tensors, texts: Tensors) -> list[dict[str, Any]]:
 
 def _seed(seed: int | None) -> tf.Tensor:
     """Two numbers; the second counts the tokens."""
-    if seed is not None and not isinstance(seed, int):
+    if seed is not None and not isinstance(seed, int | np.integer):
         raise ValueError(f"seed must be an integer or None, got {seed!r}.")
     if seed is None:
         return tf.constant(np.random.default_rng().integers(2**30, size=2), tf.int32)
-    return tf.constant([seed % 2**31, 0], tf.int32)
+    return tf.constant([int(seed) % 2**31, 0], tf.int32)
 
 
 def _drawn() -> tf.Tensor:

@@ -158,6 +158,7 @@ def test_seeds(model):
     first = model.generate(TEXTS, seed=3, **options)
     assert model.generate(TEXTS, seed=3, **options) == first
     assert model.generate(TEXTS, seed=4, **options) != first
+    assert model.generate(TEXTS, seed=np.int64(3), **options) == first
     assert model.generate(TEXTS, **options) != model.generate(TEXTS, **options)
     assert model.generate(TEXTS, seed=3, max_new_tokens=20, top_k=1) == model.generate(
         TEXTS, max_new_tokens=20
@@ -209,6 +210,10 @@ def test_defaults_fit_a_model_of_few_positions():
         (dict(num_beams=2, callback=print), "callback must be None with beam search"),
         (dict(stop_tokens=["absent"]), "'absent' is not one of the 259 pieces"),
         (dict(stop_tokens=[300]), "stop token 300 is outside the vocabulary, 0 to 258"),
+        (dict(stop_tokens=[1.7]), r"stop_tokens must be strings or integers, got \[1\.7\]"),
+        (dict(max_length=9), r"option of generation 'max_length'\. Write max_new_tokens=40"),
+        (dict(do_sample=True), r"'do_sample'\. Write temperature=1\.0"),
+        (dict(eos_token_id=3), r"'eos_token_id'\. Write stop_tokens="),
         (dict(seed="a"), "seed must be an integer or None, got 'a'"),
         (dict(stop_tokens="y"), "stop_tokens must be a list of tokens, got 'y'"),
         (dict(topk=3), r"Unknown option of generation 'topk'\. Did you mean 'top_k'"),
