@@ -7,6 +7,7 @@ correlation of the data; these metrics use all examples since the last reset.
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 # Rounding leaves a constant with a variance of up to this fraction of its mean square.
@@ -43,8 +44,9 @@ class Pearson(keras.metrics.Metric):
 class Spearman(keras.metrics.Metric):
     """Spearman's rank correlation over all examples; ties get the mean of their ranks.
 
-    0 for fewer than two examples, or if either input is constant. Keeps all values and sorts them
-    for each result. Update as for ``Pearson``; weights are ignored, because ranks have none.
+    0 for fewer than two examples, or if either input is constant; NaN if a value is NaN. Keeps all
+    values and sorts them for each result. Update as for ``Pearson``; weights are ignored, because
+    ranks have none.
     """
 
     def __init__(self, name: str = "spearman", **kwargs: Any):
@@ -73,7 +75,9 @@ class Spearman(keras.metrics.Metric):
         x, y = (tf.cast(_ranks(values), tf.float64) for values in (seen[0], seen[1]))
         one = tf.ones_like(x)
         sums = (tf.reduce_sum(v) for v in (one, x, y, x * x, y * y, x * y))
-        return tf.cast(_correlation(*sums), self.dtype)
+        # NaN has no rank, and sorting would give it one.
+        unknown = tf.reduce_any(tf.math.is_nan(seen))
+        return tf.cast(tf.where(unknown, np.nan, _correlation(*sums)), self.dtype)
 
     def _variables_here(self) -> tuple[tf.Variable, ...]:
         """Returns the variable of this replica; outside a replica context, of all replicas."""

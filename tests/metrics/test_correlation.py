@@ -52,6 +52,11 @@ def test_correlations_are_those_of_all_rows(seed, ties):
         assert _stream(metric, x[:9], -x[:9]) == pytest.approx(-1)
 
 
+@pytest.mark.parametrize("metric", [Pearson, Spearman])
+def test_nan_correlates_with_nothing(metric):
+    assert np.isnan(_stream(metric(), np.float32([1, 2, 3]), np.float32([1, np.nan, 2])))
+
+
 def test_ranks_by_hand():
     # Ranks 1.5 1.5 3 4 and 4 2.5 1 2.5.
     found = _stream(Spearman(), np.float32([0, 0, 1, 9]), np.float32([5, 2, 1, 2]))
