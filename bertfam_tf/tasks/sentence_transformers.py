@@ -183,6 +183,8 @@ class Modules(_Directory):
             chosen = [k for k, on in said.items() if k.startswith("pooling_mode_") and on]
             # sentence-transformers concatenates in this order, whatever the order in the file.
             modes = sorted((known.get(key, key) for key in chosen), key=[*_POOLINGS, *chosen].index)
+            if said and not modes:
+                modes = ["mean"]  # the library's default
         if not modes or not all(isinstance(m, str) and m in _POOLINGS for m in modes):
             raise CheckpointError(
                 f"{folder} pools by {truncated_repr(modes)}, expected some of "

@@ -37,6 +37,7 @@ def _write(directory, modules, pooling=None, length=None):
             ("mean", True),
         ),
         ([TRANSFORMER, POOLING], {"pooling_mode_cls_token": True}, ("first", False)),
+        ([TRANSFORMER, POOLING], {"embedding_dimension": 32}, ("mean", False)),
         ([TRANSFORMER], None, ("mean", False)),
     ],
 )
