@@ -6,7 +6,7 @@ import pytest
 
 from bertfam_tf import files
 from bertfam_tf.checkpoints import save_pretrained
-from bertfam_tf.training.callbacks.steps import StepLog
+from bertfam_tf.training.callbacks.logs import StepLog
 
 
 def test_a_file_is_replaced_by_its_own_kind_only(tmp_path):

@@ -22,8 +22,7 @@ from bertfam_tf.sources import sha256
 from bertfam_tf.training import engine, replicas
 from bertfam_tf.training.callbacks import curves
 from bertfam_tf.training.callbacks.backup import PREVIOUS, STATE, Backup, recipe_of
-from bertfam_tf.training.callbacks.history import History
-from bertfam_tf.training.callbacks.steps import StepLog, read_lines
+from bertfam_tf.training.callbacks.logs import History, StepLog, read_lines
 
 RECIPE, MODEL, METRICS, _DATA = "recipe.yaml", "model", "metrics.json", "data_files.json"
 HISTORY, _CURVES = "history.csv", "curves.png"

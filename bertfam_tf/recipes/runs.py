@@ -21,7 +21,7 @@ from bertfam_tf.recipes.reading import expand, load_recipe
 from bertfam_tf.recipes.schema import MultiTaskRecipe, Recipe
 from bertfam_tf.recipes.search_space import Values, combinations
 from bertfam_tf.training.callbacks.best import direction
-from bertfam_tf.training.callbacks.history import History
+from bertfam_tf.training.callbacks.logs import History
 
 SEED = "train.seed"
 # Bytes of a directory's name: Linux allows 255, of which its temporary copy takes 14.

@@ -16,7 +16,7 @@ from bertfam_tf.checkpoints.safetensors import write as write_tensors
 from bertfam_tf.recipes.directory import RunDirectory, run_directory
 from bertfam_tf.recipes.reading import load_recipe, load_run
 from bertfam_tf.training.callbacks import curves
-from bertfam_tf.training.callbacks.steps import StepLog
+from bertfam_tf.training.callbacks.logs import StepLog
 from tests.selection import in_full
 from tests.support.file_mutations import mutate
 

@@ -29,7 +29,7 @@ from bertfam_tf.recipes.schema import PretrainRecipe
 from bertfam_tf.recipes.sentences import _Data
 from bertfam_tf.text import load_tokenizer
 from bertfam_tf.training.callbacks.backup import Backup
-from bertfam_tf.training.callbacks.history import History
+from bertfam_tf.training.callbacks.logs import History
 from bertfam_tf.training.learner import Learner
 from bertfam_tf.training.settings import Stage
 from tests import published

@@ -8,7 +8,7 @@ import pytest
 
 from bertfam_tf.training.callbacks import curves
 from bertfam_tf.training.callbacks.curves import Curves
-from bertfam_tf.training.callbacks.steps import StepLog
+from bertfam_tf.training.callbacks.logs import StepLog
 
 LOGS = [
     {"loss": 3.0, "a_accuracy": 0.1, "a_perplexity": 20.0, "val_loss": 2.9, "val_a_accuracy": 0.2},

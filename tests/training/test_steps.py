@@ -11,7 +11,7 @@ import tensorflow as tf
 from bertfam_tf.objectives.objective import Supervised
 from bertfam_tf.training import optimizers
 from bertfam_tf.training.callbacks.divergence import StopAtDivergence
-from bertfam_tf.training.callbacks.steps import StepLog
+from bertfam_tf.training.callbacks.logs import StepLog
 from bertfam_tf.training.learner import Learner, mean_loss
 from bertfam_tf.training.settings import TrainConfig
 from tests.extending.test_objective import Correct, Length, data, learner

@@ -35,8 +35,24 @@ from bertfam_tf.text.special_tokens import (
     special_config,
 )
 from bertfam_tf.text.tokenizers.matching import SpecialTokenMatcher, matcher, tokens_in_text
-from bertfam_tf.text.tokenizers.state import State
 from bertfam_tf.validation import one_of
+
+
+@dataclasses.dataclass(eq=False)
+class State:
+    """What tokenizers of one vocabulary share; tf.Module would wrap these as attributes.
+
+    Attributes:
+        pieces: the vocabulary.
+        ids: the id of each piece.
+        options: the tokenizer's options.
+        in_languages: the tokenizers that ``Tokenizer.in_language`` has created, by language.
+    """
+
+    pieces: list[str]
+    ids: dict[str, int]
+    options: dict[str, Any]
+    in_languages: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def _id_of(role: str) -> Any:

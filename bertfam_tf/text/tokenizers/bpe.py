@@ -30,10 +30,9 @@ from bertfam_tf.text.kernels.merges import Merger, pieces_of_words, reachable_me
 from bertfam_tf.text.kernels.moses import DOT, LANGUAGES, MosesWords, nonbreaking_prefixes
 from bertfam_tf.text.kernels.unicode import Classes, Rules, classes, python_classes
 from bertfam_tf.text.special_tokens import A_THEN_B, Layout, SpecialTokens
-from bertfam_tf.text.tokenizers.base import Tokenizer
+from bertfam_tf.text.tokenizers.base import State, Tokenizer
 from bertfam_tf.text.tokenizers.bpe_files import END, read_files
 from bertfam_tf.text.tokenizers.matching import LowerCasingMatcher, SpecialTokenMatcher
-from bertfam_tf.text.tokenizers.state import State
 from bertfam_tf.validation import one_of
 
 SPECIAL_TOKENS = SpecialTokens(unk_token="<unk>")

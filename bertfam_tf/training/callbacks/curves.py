@@ -10,7 +10,7 @@ from typing import Any
 import keras
 
 from bertfam_tf.files import atomic
-from bertfam_tf.training.callbacks.steps import StepLog
+from bertfam_tf.training.callbacks.logs import StepLog
 
 _COLUMNS = 3
 _SECONDS = 30.0

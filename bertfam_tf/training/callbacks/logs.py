@@ -1,9 +1,12 @@
-"""Logs training steps, as JSON and for TensorBoard."""
+"""Logs training: steps as JSON and for TensorBoard, epochs as CSV."""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
+import os
 import time
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -13,10 +16,12 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from bertfam_tf import parsing
 from bertfam_tf.data.errors import os_errors
 from bertfam_tf.files import remove_files, write
+from bertfam_tf.names import truncated
 
-# The size of the matrices whose product is timed.
+# The size of the matrices whose multiplication is timed.
 _CPU_SIZE, _GPU_SIZE = 1024, 8192
 _REPEATS, _SECONDS = 5, 1.0
 _DIGITS = 7
@@ -32,10 +37,10 @@ class StepLog(keras.callbacks.Callback):
     The line of a step has ``step``, from 1; the ``loss``, ``learning_rate`` and ``gradient_norm``
     (before clipping) of this step; and, since the previous line and without evaluation,
     ``examples_per_second`` (windows of long documents), ``tokens_per_second``, of real tokens, and
-    ``mfu``: the FLOP/s for these tokens, divided by the FLOP/s that the devices reach in products
-    of large matrices (model FLOPs utilization, arXiv 2204.02311, appendix B; ``flops_share`` in
-    logs of version 0.1). The line of an epoch has its last ``step``, its ``epoch``, from 0, and all
-    losses and metrics. Values that are not finite are null.
+    ``mfu``: the FLOP/s for these tokens, divided by the FLOP/s that the devices reach in
+    multiplications of large matrices (model FLOPs utilization, arXiv 2204.02311, appendix B;
+    ``flops_share`` in logs of version 0.1). The line of an epoch has its last ``step``, its
+    ``epoch``, from 0, and all losses and metrics. Values that are not finite are null.
 
     A resumed run removes lines after its checkpoint, and writes TensorBoard's events again. It must
     be called before a ``Backup``.
@@ -122,7 +127,7 @@ class StepLog(keras.callbacks.Callback):
         flops = self._flops(self._length) if self._length else None
         if flops is not None:
             devices = self.model.distribute_strategy.num_replicas_in_sync
-            peak = devices * product_rate(self.model.compute_dtype)
+            peak = devices * matmul_rate(self.model.compute_dtype)
             rates["mfu"] = flops * tokens / peak
         return rates
 
@@ -166,8 +171,8 @@ def read_lines(file: Path) -> list[dict[str, Any]]:
 
 
 @cache
-def product_rate(dtype: str) -> float:
-    """Measures the FLOP/s of a device in products of large square matrices; the best of several.
+def matmul_rate(dtype: str) -> float:
+    """Returns the FLOP/s of a device in multiplications of large square matrices, at its fastest.
 
     Args:
         dtype: the dtype of the matrices.
@@ -203,3 +208,53 @@ def _is_line(values: Any) -> bool:
 
 def _as_json(line: Mapping[str, Any]) -> str:
     return json.dumps(line) + "\n"
+
+
+class History(keras.callbacks.Callback):
+    """Writes a line for each epoch.
+
+    Keras' ``CSVLogger`` appends; here an epoch that is repeated after an interruption replaces its
+    earlier line, and the file is written atomically.
+
+    Args:
+        file: the CSV file.
+    """
+
+    def __init__(self, file: Path):
+        super().__init__()
+        self.file = file
+
+    @property
+    def rows(self) -> list[dict[str, str]]:
+        """The epochs so far: numbers as text by column, empty if an epoch has no value.
+
+        Raises:
+            ValueError: if the file is damaged.
+        """
+        if not os.path.lexists(self.file):
+            return []
+        reader = csv.DictReader(io.StringIO(parsing.read_text(self.file), newline=""))
+        try:
+            rows = list(reader)
+            for row in rows:
+                int(row["epoch"])
+                for value in row.values():
+                    float(value or "nan")
+        except (csv.Error, ValueError, TypeError, KeyError) as error:
+            raise ValueError(
+                f"{self.file} is not the history of a run, expected numbers in all columns: "
+                f"{truncated(error)}. Remove it to continue without these epochs."
+            ) from error
+        return rows
+
+    def on_epoch_end(self, epoch, logs=None):
+        logs = logs or {}
+        row = {"epoch": str(epoch), **{name: str(logs[name]) for name in sorted(logs)}}
+        rows = [*(earlier for earlier in self.rows if int(earlier["epoch"]) < epoch), row]
+        text = io.StringIO(newline="")
+        # Stages of a distillation have different losses.
+        columns = dict.fromkeys(name for row in rows for name in row)
+        writer = csv.DictWriter(text, list(columns))
+        writer.writeheader()
+        writer.writerows(rows)
+        write(self.file, text.getvalue())
