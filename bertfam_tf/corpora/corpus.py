@@ -31,13 +31,13 @@ class Corpus(TextExamples, FormedExamples):
         files: the paths of UTF-8 text files.
         tokenizer: the tokenizer of the model, with a mask token.
         length, format, task: the same as for ``Format``.
-        documents, sentences: the same as for ``data.documents.read_documents``.
+        documents, sentences: the same as for ``documents.read_documents``.
         shuffle: the number of examples among which the next one is drawn; 1 for the files' order.
         seed: the seed of the order, the pairs and the masks.
         spans: the same as for ``Format``.
 
     Raises:
-        ValueError: as ``Format``, ``Examples`` and ``read_documents`` raise it.
+        ValueError: for the reasons of ``Format``, ``Examples`` and ``read_documents``.
     """
 
     def __init__(

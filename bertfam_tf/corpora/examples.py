@@ -82,7 +82,7 @@ class Format:
         """Yields examples from documents.
 
         Args:
-            documents: sentences, as ``data.documents.read_documents`` returns them.
+            documents: sentences, as ``documents.read_documents`` returns them.
             seed: the seed of random draws for pairs.
             in_turns: for pairs, whether documents are read in turns instead of into memory; their
                 iterators must be independent, as for several files.

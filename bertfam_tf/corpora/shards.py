@@ -72,7 +72,7 @@ def units_of(files: Sequence[tuple[str, int]], size: int, documents: str) -> lis
     Args:
         files: paths, and sizes in bytes.
         size: the size of a unit, in bytes; documents that are longer are not divided.
-        documents: the same as for ``data.documents.read_documents``.
+        documents: the same as for ``documents.read_documents``.
 
     Raises:
         ValueError: if ``size`` is below 1.
@@ -122,7 +122,7 @@ def description(
     Args:
         format: the format of the examples.
         files: a description of each source that identifies its content.
-        documents, sentences: the same as for ``data.documents.read_documents``.
+        documents, sentences: the same as for ``documents.read_documents``.
         seed: the seed of the pairs.
         unit: the size of a unit.
     """
@@ -175,7 +175,7 @@ def write_shard(
         folder: where ``begin`` was called.
         unit: the documents.
         format: the format of the examples.
-        documents, sentences: the same as for ``data.documents.read_documents``.
+        documents, sentences: the same as for ``documents.read_documents``.
         seed: the seed of the pairs, with the unit's number.
 
     Returns:
