@@ -1,4 +1,4 @@
-"""What people of other libraries try first, and the line that works here.
+"""Names from other libraries that users try first, and what to write here instead.
 
 The errors for unknown names (arguments, fields, inputs, attributes) end with the line.
 """

@@ -17,11 +17,11 @@ MODELS = (
     "a hub id or a KerasHub preset"
 )
 TASK = (
-    "of a checkpoint, its class, such as TextClassifier (default: by its head); or one of several "
-    "tasks that were saved together"
+    "for a checkpoint, the task's class, such as TextClassifier (default: by its head); for "
+    "several tasks saved together, the name of one"
 )
 LABELS = (
-    "of a checkpoint, separated by commas, or their number (default: the names that are stored "
+    "for a checkpoint, separated by commas, or their number (default: the names that are stored "
     "with its head)"
 )
 

@@ -13,7 +13,7 @@ from bertfam_tf.cli.common import Commands, add_command, print_json
 
 def add(commands: Commands) -> None:
     """Adds the command."""
-    parser = add_command(commands, "tokenize", run, "show the pieces, ids and byte offsets of text")
+    parser = add_command(commands, "tokenize", run, "show the tokens, ids and byte offsets of text")
     parser.add_argument("path", help="a checkpoint: directory, package:NAME or hub id")
     parser.add_argument("text", nargs="*", help="texts (default: lines of --input)")
     parser.add_argument(

@@ -54,33 +54,31 @@ def _run(recipe: MultiTaskRecipe, directory: RunDirectory) -> dict[str, float]:
     keras.utils.set_random_seed(settings.seed)
     splits: dict[str, Split] = {}
     rows: dict[str, tf.data.Dataset] = {}
-    built: dict[str, tasks.Task] = {}
-    for name, settings_of_task in recipe.tasks.items():
-        cls = trainable_task(settings_of_task.task)
-        splits[name] = open_split(
-            settings_of_task.data, "train", settings_of_task.task, seed=settings.seed
-        )
+    members: dict[str, tasks.Task] = {}
+    for name, config in recipe.tasks.items():
+        cls = trainable_task(config.task)
+        splits[name] = open_split(config.data, "train", config.task, seed=settings.seed)
         rows[name] = splits[name].rows
         options = task_options(recipe.of(name), cls, rows[name], splits[name].names)
-        if built:
-            first = next(iter(built.values()))
-            built[name] = cls(first.backbone, first.tokenizer, **options)
+        if members:
+            first = next(iter(members.values()))
+            members[name] = cls(first.backbone, first.tokenizer, **options)
         else:
             path, overrides = model_source(recipe.model.path), recipe.model.overrides
             with new_heads_logged(_log):
-                built[name] = cls.from_pretrained(path, **options, **overrides)
-    backbone = next(iter(built.values())).backbone
+                members[name] = cls.from_pretrained(path, **options, **overrides)
+    backbone = next(iter(members.values())).backbone
     freeze_or_add_lora(backbone, recipe.model)
     weights = {name: config.weight for name, config in recipe.tasks.items()}
-    model = tasks.MultiTask(built, loss_weights=weights)
+    model = tasks.MultiTask(members, loss_weights=weights)
     # Errors in the dev data are raised before anything is written.
     validation = {
-        name: read_split(config.data, "dev", config.task, getattr(built[name], "class_names", None))
+        name: read_split(config.data, "dev", config.task, members[name].class_names)
         for name, config in recipe.tasks.items()
         if config.data.dev is not None
     }
     passes = {
-        name: engine.text_passes(data, settings, built[name].count_tokens)
+        name: engine.text_passes(data, settings, members[name].count_tokens)
         for name, data in rows.items()
     }
     size = settings.batch_size or DEFAULT_BATCH_SIZE

@@ -206,7 +206,7 @@ def build_section(values: dict[str, Any], kind: type, name: str) -> Any:
 
 
 def with_types(values: dict[str, Any], kind: type, name: str) -> dict[str, Any]:
-    """Returns a section of arguments, of which numbers and booleans have their types.
+    """Returns a section of arguments, after checking and converting its numbers and booleans.
 
     Args:
         values: the section.
@@ -299,9 +299,8 @@ _TYPES = dacite.Config(type_hooks={float: _number, Any: _untyped})
 
 
 def _explained(error: Exception) -> str:
-    """Returns the message of an error, with the reason where YAML has read text as a value, or a
-    number as text."""
-    # dacite has made a generator of the characters of a text.
+    """Returns the message of an error, and how to quote the value if YAML has read another type."""
+    # For a text instead of a list, dacite shows a generator of its characters.
     text = re.sub('value "<generator object .*>" of type "str"', "a single text", str(error))
     value: Any = getattr(error, "value", None)
     named = isinstance(value, dict | list) and "str" in str(getattr(error, "field_type", ""))

@@ -58,13 +58,12 @@ class Split(NamedTuple):
     description: str
 
     def announce(self) -> None:
-        """Prints the description to standard error, also where nothing is logged: before training,
-        people see the labels that are learnt."""
+        """Prints the description to standard error, to show the labels before training."""
         print(self.description, file=sys.stderr)
 
 
 def columns(data: DataConfig, task: str | None = None) -> dict[str, Column] | None:
-    """Columns of texts and label; None for a published data set whose columns are known.
+    """Returns the columns of texts and label; None for a published data set with known columns.
 
     Args:
         data: the section ``data`` of a recipe.
@@ -97,7 +96,7 @@ def published_name(data: DataConfig) -> str | None:
 def open_split(
     data: DataConfig, split: str, task: str, names: list[str] | None = None, seed: int = 0
 ) -> Split:
-    """A split as ``read_split`` returns it, with its labels.
+    """Opens a split like ``read_split``, with the names of its labels and a description.
 
     Args:
         data, split, task, names: the same as for ``read_split``.
@@ -105,17 +104,17 @@ def open_split(
     """
     rows, target = rows_of(data, split, task, names)
     class_names, files = [] if target is None else target.names, getattr(data, split)
-    named = files if isinstance(files, str) else join_names(files, 3)
-    opened = Split(rows.dataset(), class_names, _described(rows, target, named))
+    file_names = files if isinstance(files, str) else join_names(files, 3)
+    opened = Split(rows.dataset(), class_names, _description(rows, target, file_names))
     if split != "train" or data.per_label is None:
         return opened
-    return _drawn(opened, data.per_label, seed, named)
+    return _sampled(opened, data.per_label, seed, file_names)
 
 
 def rows_of(
     data: DataConfig, split: str, task: str, names: list[str] | None = None
 ) -> tuple[Rows, Target | None]:
-    """Returns the rows of a split and the reader of their labels; as ``read_split``."""
+    """Returns the rows of a split and the reader of their labels; see ``read_split``."""
     value = getattr(data, split, None)
     if value is None:
         raise ValueError(f"The recipe names no {split} file; name it as data.{split}=FILE.")
@@ -142,8 +141,8 @@ def rows_of(
     return rows, target
 
 
-def _drawn(split: Split, number: int, seed: int, files: str) -> Split:
-    """Returns a split with a number of random examples of each label, in their order."""
+def _sampled(split: Split, number: int, seed: int, files: str) -> Split:
+    """Returns a split with ``number`` random examples of each label, in the order of the file."""
     rows = split.rows
     spec = rows.element_spec[-1]
     if len(rows.element_spec) < 2 or spec.dtype != tf.string or spec.shape.rank != 0:
@@ -167,7 +166,7 @@ def _drawn(split: Split, number: int, seed: int, files: str) -> Split:
     return split._replace(rows=chosen, description=text)
 
 
-def _described(rows: Rows, target: Target | None, files: str) -> str:
+def _description(rows: Rows, target: Target | None, files: str) -> str:
     text = f"{files}: {rows.count:,} examples."
     if target is None or not rows.labels:
         return text

@@ -23,6 +23,7 @@ from bertfam_tf.recipes.schema import PretrainRecipe
 from bertfam_tf.text import CharacterTokenizer, WordSplitter, load_tokenizer
 from bertfam_tf.training import engine
 from bertfam_tf.training.learner import Learner
+from bertfam_tf.training.settings import DEFAULT_BATCH_SIZE
 
 OBJECTIVE = "bilm"
 # The name of the tokenizer that needs no files.
@@ -72,7 +73,8 @@ def pretrain_on_words(recipe: PretrainRecipe, directory: RunDirectory) -> dict[s
 
     rows = train.map(lambda features: (features,))
     passes = engine.text_passes(rows, settings, count_tokens)
-    phase = passes.phase(learner, settings, encoded(dev.batch(settings.batch_size or 32)).cache())
+    held_out = encoded(dev.batch(settings.batch_size or DEFAULT_BATCH_SIZE)).cache()
+    phase = passes.phase(learner, settings, held_out)
     engine.compile_model(learner, settings, phase.total)
     directory.begin()
     if directory.writes:

@@ -48,7 +48,7 @@ class Signature(NamedTuple):
 
 
 def label_vector(labels: Any, of: str = "text") -> np.ndarray:
-    """Returns labels as an array (examples,); raises ValueError unless there is one for each."""
+    """Returns labels as an array (examples,); raises ValueError for any other shape."""
     if labels is None:
         raise ValueError(NO_LABELS)
     values = np.asarray(labels)
@@ -95,7 +95,7 @@ class Targets:
             encoded: the preprocessor's output for the texts.
 
         Returns:
-            The targets; or a tuple of targets and weights, in place of the data set's weights.
+            The targets; or a tuple of targets and weights, which replace the data set's weights.
         """
         return labels
 

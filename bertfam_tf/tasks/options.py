@@ -1,7 +1,7 @@
 """Options of tasks: each is declared and checked in one place.
 
 The constructor, ``from_pretrained``, ``save`` and ``load``, and recipes all read the dataclass of a
-task's options. Type checkers read the ``TypedDict`` beside it, which lists them as keyword
+task's options. Type checkers read the ``TypedDict`` next to it, which lists them as keyword
 arguments; tests/tasks/test_options.py compares both.
 """
 
@@ -33,7 +33,7 @@ def option(
     choices: Iterable[Any] | None = None,
     **kwargs: Any,
 ) -> Any:
-    """A field of ``Options``; the docstring of the task describes it.
+    """Declares a field of ``Options``; the docstring of the task describes it.
 
     Args:
         default: its value if omitted; without a default the option is required.
@@ -48,7 +48,7 @@ def option(
 
 
 def classes() -> Any:
-    """A field of ``Options`` for the names of a head's scores; ``from_pretrained`` may omit it."""
+    """Declares the field for the names of a head's scores; ``from_pretrained`` may omit it."""
     return field(metadata={_CLASSES: True})
 
 
@@ -81,7 +81,7 @@ class BackboneOverrides(TypedDict, total=False):
 
 
 class LoadingArguments(BackboneOverrides, total=False):
-    """Further keyword arguments of ``from_pretrained``, beside a task's options."""
+    """Keyword arguments of ``from_pretrained`` that are not options of a task."""
 
     language: str | int | None
 
@@ -100,13 +100,13 @@ class Options:
     languages: Mapping[str, int] | None = option(None)
 
     def resolved(self, backbone: Backbone) -> Self:
-        """These options with the defaults that depend on the backbone."""
+        """Returns a copy with the defaults that depend on the backbone."""
         if self.max_length is not None:
             return self
         return dataclasses.replace(self, max_length=backbone.max_length or _MAX_LENGTH)
 
     def stored(self) -> dict[str, Any]:
-        """All of them as JSON values, by name."""
+        """Returns the options as JSON values by name."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {n: v for n, v in values.items() if v is not None or n not in _LANGUAGES}
 
@@ -171,27 +171,27 @@ class FeatureArguments(OptionArguments, total=False):
 
 
 def names(kind: type[Options]) -> list[str]:
-    """The options of a kind, in order."""
+    """Returns the names of a task's options, in order."""
     return [field.name for field in dataclasses.fields(kind)]
 
 
 def settable(kind: type[Options]) -> set[str]:
-    """Names of the options that may be changed on a task."""
+    """Returns the names of the options that may be changed on a task."""
     return {field.name for field in dataclasses.fields(kind) if field.metadata.get(_SETTABLE)}
 
 
 def class_option(kind: type[Options]) -> str | None:
-    """The option that has the names of the head's scores, if there is one."""
+    """Returns the option with the names of the head's scores; None if there is none."""
     return next((f.name for f in dataclasses.fields(kind) if f.metadata.get(_CLASSES)), None)
 
 
 def positional(kind: type[Options]) -> list[str]:
-    """Names of the options that may be given without their names."""
+    """Returns the names of the options that are also positional arguments."""
     return [field.name for field in dataclasses.fields(kind) if not field.kw_only]
 
 
 def make(kind: type[Options], owner: str, args: Iterable[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Options of a kind.
+    """Creates the options of a task.
 
     Raises:
         TypeError: for an option that does not exist; the message lists those that do.
@@ -211,7 +211,7 @@ def plain(value: Any) -> Any:
 
 
 def signature(kind: type[Options]) -> inspect.Signature:
-    """Signature of ``Task(backbone, tokenizer, …)``, with each option by name."""
+    """Returns the signature of ``Task(backbone, tokenizer, …)``, with each option by name."""
     first = [
         Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, annotation=annotation)
         for name, annotation in (("backbone", "Backbone"), ("tokenizer", "Tokenizer"))

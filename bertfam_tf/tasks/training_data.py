@@ -51,7 +51,7 @@ class TaskTraining(TextLearner):
         return inputs.examples(x, y, sample_weight, self.fields, prepare, columns, self.pair)
 
     def _published(self, name: str, columns: Columns | None, *, labelled: bool) -> dict[str, Any]:
-        """The examples of a split of tensorflow-datasets, in memory."""
+        """Returns the examples of a split of tensorflow-datasets, in memory."""
         kind = self.file_labels() if labelled else None
         names = self.class_names
         target = None if kind is None else kind(names or None)
@@ -117,7 +117,7 @@ class TaskTraining(TextLearner):
         language: str | int | None = None,
         extend: Callable[[dict[str, tf.Tensor], dict[str, Any], tuple], tuple] | None = None,
     ) -> tf.data.Dataset:
-        """Batches as the Keras model takes them: inputs, targets, weights, as far as given.
+        """Returns batches for the Keras model: inputs; targets and weights if there are any.
 
         Args:
             x, y, sample_weight, batch_size, shuffle, batch_tokens: the same as for ``fit``.
