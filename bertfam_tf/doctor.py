@@ -98,7 +98,7 @@ def _runtime() -> list[Finding]:
         findings.append(
             Finding(
                 "tensorflow-text",
-                f"for TensorFlow {'.'.join(text)}, beside {tf.__version__}",
+                f"for TensorFlow {'.'.join(text)}, but TensorFlow is {tf.__version__}",
                 f"pip install 'tensorflow-text=={'.'.join(built)}.*'",
             )
         )

@@ -32,7 +32,7 @@ class Family:
         objectives: the pretraining objectives of its paper, as recipes name them.
         huggingface: the names in Hugging Face's checkpoints; None if Hugging Face lacks the family.
         formats: the names in the checkpoints of other libraries, by format.
-        indices: letters in braces in the paths of the tables -> the config field with their count.
+        indices: letters in braces in the tables' paths -> the config fields with their counts.
         pools_first: whether ``pooled_output`` is computed from the first token alone.
     """
 
@@ -64,7 +64,7 @@ class Family:
         return "clm" in self.objectives and "causal_lm" in self.heads
 
     def counts(self, path: str, config: Any) -> dict[str, int]:
-        """Returns the number of values of each letter in braces in a path."""
+        """Returns how many values each index in a path has, such as ``{"i": 12}`` for layers."""
         return {
             letter: getattr(config, counted)
             for letter, counted in self.indices.items()
@@ -81,6 +81,24 @@ class Family:
                 for i in range(getattr(config, counted)):
                     expanded[path.replace(brace, str(i))] = name.replace(brace, str(i))
         return expanded
+
+
+@dataclass(frozen=True)
+class TokenizerSpec:
+    """The tokenizer of a family's published checkpoints.
+
+    Attributes:
+        kind: the algorithm: ``"wordpiece"``, ``"byte_bpe"``, ``"bpe"``, ``"sentencepiece"``,
+            ``"words"`` or ``"characters"``.
+        class_name: its class in transformers, without ``Fast``, as in ``tokenizer_config.json``.
+        options: arguments of our tokenizer that the class implies and its files may omit, as plain
+            data; special tokens by the field names of ``text.SpecialTokens``, the layout as a dict
+            with the fields of ``text.Layout``.
+    """
+
+    kind: str
+    class_name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 # Names of weights --------------------------------------------------------------------------------
@@ -127,24 +145,6 @@ TORCH = Convention(".weight|T", ".bias", ".weight", ".bias", ".weight")
 
 
 # Heads -------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class TokenizerSpec:
-    """The tokenizer of a family's published checkpoints.
-
-    Attributes:
-        kind: the algorithm: ``"wordpiece"``, ``"byte_bpe"``, ``"bpe"``, ``"sentencepiece"``,
-            ``"words"`` or ``"characters"``.
-        class_name: its class in transformers, without ``Fast``, as in ``tokenizer_config.json``.
-        options: arguments of our tokenizer that the class implies and its files may omit, as plain
-            data; special tokens by the field names of ``text.SpecialTokens``, the layout as a dict
-            with the fields of ``text.Layout``.
-    """
-
-    kind: str
-    class_name: str
-    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -439,7 +439,7 @@ def of_model_type(model_type: Any) -> Family | None:
 def of_format(format: str) -> dict[str, Family]:
     """Returns the families that have names in that format, by their name in the format.
 
-    If several have the same name, the one that was registered first.
+    If several families have the same name, it is the name of the first one that was registered.
     """
     by_name: dict[str, Family] = {}
     for family in _FAMILIES.values():
@@ -450,7 +450,11 @@ def of_format(format: str) -> dict[str, Family]:
 
 
 def get(name: str) -> Family:
-    """Returns the family with that name; raises ``ValueError`` if there is none."""
+    """Returns the family with that name.
+
+    Raises:
+        ValueError: if there is none; the message suggests the most similar name.
+    """
     if name not in _FAMILIES:
         raise ValueError(unknown("family", name, _FAMILIES))
     return _FAMILIES[name]

@@ -24,8 +24,8 @@ class UnrepresentableError(CheckpointError):
 
 # Files of this package's own format: the description of a model, and the folder of its tokenizer.
 DESCRIPTION, TOKENIZER = "bertfam.json", "tokenizer"
-# What pretraining writes beside a model for pretraining that goes on: a checkpoint of its own, and
-# weights by variable path.
+# In a model's directory, only for further pretraining: a generator's checkpoint, and the weights of
+# heads by variable path.
 GENERATOR, PRETRAINING_HEADS = "generator", "pretraining_heads.safetensors"
 
 # Python packages that contain a checkpoint: import name, folder, and the sha256 of the published

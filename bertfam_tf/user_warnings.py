@@ -64,7 +64,7 @@ def renamed_arguments(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]
 
 @contextmanager
 def new_heads_logged(log: Logger) -> Iterator[None]:
-    """Logs that a head is new, in place of the warning, where the task is trained next."""
+    """Logs that a head is new instead of warning, because the task is trained next."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield

@@ -1,6 +1,6 @@
-"""One wording for values that are out of range or none of some choices.
+"""Checks ranges and choices of values, with the same wording in all errors.
 
-Settings are dataclasses whose fields declare what they accept, beside their default::
+Settings are dataclasses whose fields declare what they accept, next to their default::
 
     @dataclass(frozen=True)
     class Settings:

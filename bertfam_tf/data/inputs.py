@@ -176,7 +176,7 @@ def _generated(x: Any, fields: Fields, prepare: Prepare | None) -> tf.data.Datas
 
 
 def _is_empty(batch: Any) -> bool:
-    """Returns whether a batch is empty, whose dtypes are not those of others."""
+    """Returns whether a batch is empty; its dtypes may differ from other batches'."""
     while isinstance(batch, Mapping | tuple) and batch:
         batch = next(iter(batch.values() if isinstance(batch, Mapping) else batch))
     return hasattr(batch, "__len__") and not isinstance(batch, str | bytes) and len(batch) == 0

@@ -167,7 +167,7 @@ def published_splits(files: str | Path | Sequence[str | Path]) -> tuple[str, lis
     pairs = [name.removeprefix(TFDS).rpartition("/")[::2] for name in names]
     if not all(map(is_published, names)) or len({name for name, _ in pairs}) > 1:
         raise ValueError(
-            "Splits of tensorflow-datasets must be of one data set, without files beside them, "
+            "Splits of tensorflow-datasets must be of one data set, and not mixed with files, "
             f"got {', '.join(names)}."
         )
     if not all(name and split for name, split in pairs):

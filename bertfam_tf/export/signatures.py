@@ -22,13 +22,13 @@ _IN_LANGUAGE = "in_language"
 def signatures(
     task: Task, *, attention: int | None = None, label_names: bool = False, **options: Any
 ) -> dict[str, Signature]:
-    """The signatures of an export by name: ``serving_default`` takes texts, ``ids`` token ids.
+    """Returns the signatures of an export: ``serving_default`` takes texts, ``ids`` token ids.
 
     If the backbone has languages, both answer in the task's language, and ``in_language`` takes
     texts and ``language``, string (batch,), the code of each text's language.
 
     Args:
-        task: is exported.
+        task: the task to export.
         attention: adds a signature ``attention``, which takes texts, with maps of this number
             of tokens: ``attention_signature``.
         label_names: whether ``serving_default`` and ``ids`` of a classifier also return ``labels``,
@@ -37,8 +37,8 @@ def signatures(
 
     Raises:
         TypeError: for an option that does not exist.
-        ValueError: as ``attention_signature`` raises it; or for ``label_names`` of a task without a
-            score for each label.
+        ValueError: for the reasons of ``attention_signature``; or for ``label_names`` of a task
+            without a score for each label.
     """
     components = task.components
     known = inspect.signature(components.signatures).parameters

@@ -361,7 +361,7 @@ class Backbone(keras.Model):
         return getattr(self.config, "max_positions", None)
 
     def export(self, filepath: Any, format: str = "tf_saved_model", **kwargs: Any) -> None:
-        """As ``keras.Model.export``, with the inputs of ``token_inputs``.
+        """Exports like ``keras.Model.export``, with the inputs of ``token_inputs``.
 
         Outputs are single tensors: layer ``i`` of ``hidden_states`` is ``hidden_states_i``.
         """

@@ -365,7 +365,7 @@ def check_unchanged(stored: Mapping[str, Any], recipe: Any, run: Path) -> None:
                 for file, digest in files.items()
                 if digest != before.get(file, digest) or digest not in before.values()
             ]
-            names = ", ".join(changed) or f"{len(files)} files in place of {len(before)}"
+            names = ", ".join(changed) or f"{len(files)} files instead of {len(before)}"
             raise ValueError(
                 f"The data of the run {run} has changed since it began ({key}: {names}). Choose "
                 f"another output, or remove {run} to train on the new data."

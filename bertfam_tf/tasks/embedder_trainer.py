@@ -174,7 +174,7 @@ class EmbedderTrainer(TextLearner):
         return self.trainable_variables
 
     def compile(self, optimizer: Any = None, loss: Any = None, **kwargs: Any) -> None:
-        """As ``TextLearner.compile``.
+        """Compiles like ``TextLearner.compile``.
 
         Raises:
             ValueError: as ``Learner.compile``; and for ``accumulation_steps`` above 1, because
@@ -182,8 +182,8 @@ class EmbedderTrainer(TextLearner):
         """
         if kwargs.get("accumulation_steps", 1) > 1:
             raise ValueError(
-                "accumulation_steps must be 1: examples of a part would have fewer negatives. "
-                "mini_batch_size limits the memory of a step."
+                "accumulation_steps must be 1: micro-batches would have fewer negatives. Use "
+                "mini_batch_size to limit the memory of a step."
             )
         super().compile(optimizer, loss, **kwargs)
 

@@ -31,7 +31,7 @@ _ARGUMENTS = {
 def to_model_garden(backbone: Backbone) -> Any:
     """Returns TF Model Garden's encoder with the same weights.
 
-    It needs ``tf-models-official``, which uses Keras 2 (``tf_keras``) beside Keras 3. Encoders go
+    It needs ``tf-models-official``, which uses Keras 2 (``tf_keras``) next to Keras 3. Encoders go
     back with ``load_backbone(encoder)``.
 
     Args:

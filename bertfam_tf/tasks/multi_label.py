@@ -113,8 +113,8 @@ class MultiLabelClassifier(TextClassifier):
         return super().from_pretrained(path, labels, **options)  # type: ignore[misc]
 
     def metric(self, metric: Any) -> Any:
-        """As ``TextClassifier.metric``; ``"accuracy"`` is the fraction of right decisions, at a
-        score of 0.5."""
+        """Returns a metric like ``TextClassifier.metric``; ``"accuracy"`` is the fraction of right
+        decisions, at a score of 0.5."""
         if metric in ("accuracy", "acc"):
             return keras.metrics.BinaryAccuracy(metric, threshold=0.0)
         return super().metric(metric)

@@ -144,13 +144,13 @@ class MultiTask(TextLearner):
         metrics: Mapping[str, list[Any]] | None = None,
         **kwargs: Any,
     ) -> None:
-        """As ``TextLearner.compile``.
+        """Compiles like ``TextLearner.compile``.
 
         Args:
             optimizer: None for ``default_optimizer()``.
             loss: None, because each task has its own.
-            metrics: for each task, as ``Task.compile`` takes them, for ``fit`` and ``evaluate``;
-                a task that is omitted has its default metrics.
+            metrics: the argument of ``Task.compile`` by task, for ``fit`` and ``evaluate``; omitted
+                tasks have their default metrics.
             **kwargs: further arguments of ``Learner.compile``.
 
         Raises:
@@ -192,7 +192,7 @@ class MultiTask(TextLearner):
         seed: int | None = None,
         **kwargs: Any,
     ) -> keras.callbacks.History:
-        """As ``TextLearner.fit``, on raw text and labels of all tasks.
+        """Trains like ``TextLearner.fit``, on raw text and labels of all tasks.
 
         Args:
             x: for each task ``(x, y)`` or ``(x, y, sample_weight)``, the same as for ``Task.fit``,

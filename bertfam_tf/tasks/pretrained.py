@@ -30,7 +30,7 @@ _TOKENIZER, _LENGTH, _NO_LENGTH = "tokenizer_config.json", "model_max_length", 1
 
 
 class Published:
-    """Files of a published checkpoint beside the model, its head and its tokenizer: none here.
+    """A published checkpoint's files for other things than model, head and tokenizer: none here.
 
     Args:
         directory: the checkpoint.
@@ -90,36 +90,38 @@ def tokenizer_length(directory: Path) -> dict[str, Any]:
 def open_task(
     cls: type[Task], path: str | Path, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
-    """A task as ``cls.from_pretrained(path, *args, **kwargs)`` returns it.
+    """Returns the result of ``cls.from_pretrained(path, *args, **kwargs)``.
 
     Raises:
-        CheckpointError, ValueError, TypeError: as ``Task.from_pretrained`` does.
+        CheckpointError, ValueError, TypeError: for the reasons of ``Task.from_pretrained``.
     """
-    kind, rest = cls.options_type, dict(kwargs)
-    first = declared.positional(kind)
-    if len(args) > len(first):
-        raise TypeError(f"from_pretrained() takes a path and {first}, got {len(args) + 1} values.")
-    language = rest.pop("language", None)
-    arguments = dict(zip(first, args, strict=False))
-    for name in declared.names(kind):
-        if name in rest and name != "language_id":
-            arguments[name] = rest.pop(name)
-    classes = declared.class_option(kind)
-    for name in _COUNTS if classes is not None and arguments.get(classes) is None else ():
-        if name in rest:
-            arguments[classes or ""] = rest.pop(name)
+    kind, overrides = cls.options_type, dict(kwargs)
+    names, positional = declared.names(kind), declared.positional(kind)
+    if len(args) > len(positional):
+        expected = ", ".join(["path", *positional])
+        raise TypeError(
+            f"from_pretrained() takes {expected} by position, got {len(args) + 1} values."
+        )
+    language = overrides.pop("language", None)
+    arguments = dict(zip(positional, args, strict=False))
+    for name in names:
+        if name in overrides and name != "language_id":
+            arguments[name] = overrides.pop(name)
+    class_option = declared.class_option(kind)
+    for name in _COUNTS if class_option is not None and arguments.get(class_option) is None else ():
+        if name in overrides:
+            arguments[class_option or ""] = overrides.pop(name)
     published = cls.published_type(resolve(path))
     try:
-        checkpoint = Checkpoint(published.model, **rest)
+        checkpoint = Checkpoint(published.model, **overrides)
     except ValueError as error:
-        for name in rest:
-            near = get_close_matches(name, declared.names(kind), n=1)
-            if near and repr(name) in str(error):
-                error.add_note(f"{cls.__name__} has an option {near[0]!r}.")
+        for name in overrides:
+            similar = get_close_matches(name, names, n=1)
+            if similar and repr(name) in str(error):
+                error.add_note(f"{cls.__name__} has an option {similar[0]!r}.")
         raise
-    known = declared.names(kind)
     # A library's own files take precedence over the options of its format.
-    stored = {n: v for n, v in checkpoint.options.items() if n in known} | published.options
+    stored = {n: v for n, v in checkpoint.options.items() if n in names} | published.options
     # None is the stored value, except for an option whose default is another value.
     defaults = {f.name: f.default for f in fields(kind) if f.default is not MISSING}
     options = stored | {
@@ -128,10 +130,12 @@ def open_task(
         if value is not None or name not in stored or defaults.get(name) is not None
     }
     head = cls.head_of(checkpoint.family.name)
-    if classes is not None and not isinstance(options.get(classes), list | tuple):
-        options[classes] = _class_names(checkpoint, head or "", classes, options.get(classes), path)
-    new_pooler = _needs_new_pooler(checkpoint, head, rest)
-    if not new_pooler and "pooler" not in rest:
+    if class_option is not None and not isinstance(options.get(class_option), list | tuple):
+        options[class_option] = _class_names(
+            checkpoint, head or "", class_option, options.get(class_option), path
+        )
+    new_pooler = _needs_new_pooler(checkpoint, head, overrides)
+    if not new_pooler and "pooler" not in overrides:
         checkpoint.without_missing_pooler()
     backbone = checkpoint.backbone(new_pooler=new_pooler)
     if arguments.get("max_length") is None and backbone.max_length and "max_length" in stored:
@@ -151,7 +155,7 @@ def open_task(
 def _class_names(
     checkpoint: Checkpoint, head: str, option: str, count: Any, path: str | Path
 ) -> Any:
-    """The names of the classes where no list of them is given, but their number, or nothing."""
+    """Returns the names of the classes for their number, or for None the stored ones."""
     if not isinstance(count, int | np.integer | None):
         return count
     stored = checkpoint.head_labels(head) if head else None
@@ -167,7 +171,7 @@ def _class_names(
 def _needs_new_pooler(
     checkpoint: Checkpoint, head: str | None, overrides: Mapping[str, Any]
 ) -> bool:
-    """Whether the head reads a pooler that the checkpoint lacks."""
+    """Returns whether the head reads a pooler that the checkpoint lacks."""
     if head is None or overrides.get("pooler") is False or not checkpoint.lacks_pooler:
         return False
     return checkpoint.family.heads[head].reads == "pooled_output"

@@ -408,7 +408,7 @@ def _check_lists(queries: Any, documents: Sequence[Any]) -> None:
 
 
 def _known(targets: Any) -> tuple[Any, Any]:
-    """Labels with 0 in place of NaN, and whether each is known; both (batch, documents)."""
+    """Returns labels with 0 for NaN, and whether each is known; both (batch, documents)."""
     known = ops.logical_not(ops.isnan(targets))
     return ops.where(known, targets, 0.0), known
 

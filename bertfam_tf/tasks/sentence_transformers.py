@@ -1,4 +1,4 @@
-"""The module files of sentence-transformers, beside a transformers model and its tokenizer.
+"""The files that sentence-transformers adds to a transformers model and its tokenizer.
 
 ``modules.json`` lists the modules in order: a transformer, pooling, dense layers, normalization.
 Each has a folder; the transformer is in the root, in older directories in ``0_Transformer``.

@@ -79,8 +79,8 @@ class Task(Hinted, TaskStorage, TaskInference, TaskTraining):
         ranked_scores: whether ``scores`` of an answer has one for each of ``class_names``.
         needs_head: whether ``from_pretrained`` rejects checkpoints without the head.
         unpublished_inputs: inputs of the backbone that are constant in this task.
-        published_type: reads and writes files of published checkpoints beside the model, its head
-            and the tokenizer.
+        published_type: reads and writes the files of published checkpoints for other things than
+            the model, its head and the tokenizer.
 
     Raises:
         ValueError: if ``max_length`` exceeds the backbone's positions, the tokenizer has more

@@ -193,9 +193,9 @@ class TaskTraining(TextLearner):
         class_weight: Mapping[Any, float] | None = None,
         return_dict: bool = False,
     ) -> Any:
-        """As ``keras.Model.train_on_batch``, on the raw texts and labels of one batch.
+        """Trains on one batch like ``keras.Model.train_on_batch``, on raw texts and labels.
 
-        Preparing a batch alone takes some tenths of a second; ``fit`` prepares batches beside its
+        Preparing a single batch takes some tenths of a second; ``fit`` prepares batches during its
         steps.
 
         Args:
@@ -216,8 +216,8 @@ class TaskTraining(TextLearner):
     def test_on_batch(
         self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False
     ) -> Any:
-        """As ``keras.Model.test_on_batch``: the loss and Keras' metrics, also where ``evaluate``
-        scores answers.
+        """Evaluates one batch like ``keras.Model.test_on_batch``: returns the loss and Keras'
+        metrics, even if ``evaluate`` scores answers.
 
         Args:
             x: the same as for ``train_on_batch``.

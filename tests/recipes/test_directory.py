@@ -224,7 +224,7 @@ def test_a_pattern_that_matches_other_files(recipe, output, tmp_path):
     for changed, named in (
         ({"c.tsv": "c\tpos\n"}, r"/c\.tsv\)"),
         ({"b.tsv": texts["a.tsv"], "a.tsv": texts["b.tsv"]}, r"/a\.tsv, .*/b\.tsv\)"),
-        ({"b.tsv": None}, "1 files in place of 2"),
+        ({"b.tsv": None}, "1 files instead of 2"),
     ):
         for file in tmp_path.glob("*.tsv"):
             file.unlink()

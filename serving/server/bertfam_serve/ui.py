@@ -171,7 +171,7 @@ class _ModelForm:
 
 
 def _show(answer: ui_answers.Answer, maps: tuple[list[str], list[Any]] | None) -> None:
-    """The answer, and in a tab beside it the attention, if there is any."""
+    """The answer, and in another tab the attention, if there is any."""
     # `markup` escapes all texts.
     content = markup(answer)
     if maps is None:
