@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from bertfam_tf import parsing
@@ -15,9 +15,7 @@ _BETWEEN = re.compile(rb"[ \t]+")
 _DOCUMENT = b"-DOCSTART-"
 
 
-def conll_rows(
-    file: Path, word: int = 0, tag: int | None = -1, *, iob2: bool = False
-) -> Iterator[Row | InvalidRow]:
+def conll_rows(file: Path, word: int = 0, tag: int | None = -1) -> Iterator[Row | InvalidRow]:
     """Yields sentences: ``text`` has the words and the label the tags, separated by spaces.
 
     Args:
@@ -25,8 +23,6 @@ def conll_rows(
             Lines that start with -DOCSTART- are skipped.
         word, tag: column indices; negative ones count from the end. Without a tag there are no
             labels.
-        iob2: whether to convert tags from IOB1, where B- only separates adjacent entities, to IOB2,
-            where every entity starts with B-.
     """
     words: list[bytes] = []
     tags: list[str] = []
@@ -39,7 +35,7 @@ def conll_rows(
             if wrong is not None:
                 yield wrong
             elif words:
-                label = None if tag is None else to_iob2(tags) if iob2 else tags
+                label = None if tag is None else tags
                 row = Row(f"{file}: line {began}", {"text": b" ".join(words)}, label)
                 yield row._replace(not_utf8=broken)
             words, tags, wrong, broken = [], [], None, ""
@@ -62,14 +58,3 @@ def conll_rows(
         words.append(cells[word])
         if tag is not None:
             tags.append(cells[tag].decode("utf-8", "replace"))
-
-
-def to_iob2(tags: Sequence[str]) -> list[str]:
-    """Converts tags from IOB1 to IOB2: the first word of each entity gets B-."""
-    converted, before = [], "O"
-    for tag in tags:
-        kind = tag[2:]
-        begins = tag.startswith("I-") and (before == "O" or before[2:] != kind)
-        converted.append(f"B-{kind}" if begins else tag)
-        before = tag
-    return converted

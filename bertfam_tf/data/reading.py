@@ -15,7 +15,7 @@ from bertfam_tf.data.questions import squad_rows
 from bertfam_tf.data.race import archive_of, race_rows
 from bertfam_tf.data.records import Column, csv_rows, first_bytes, json_rows, jsonl_rows, tsv_rows
 from bertfam_tf.data.rows import InvalidRow, Reader, Row, Rows
-from bertfam_tf.data.targets import Target
+from bertfam_tf.data.targets import Tags, Target
 from bertfam_tf.names import unknown
 
 _RECORDS = {
@@ -118,7 +118,7 @@ def read_rows(
         target: reads labels; None omits them.
         limit: the maximum number of rows.
         skip: whether invalid rows are skipped; otherwise the first one raises an error.
-        iob2: whether to convert tags from IOB1 to IOB2; for conll.
+        iob2: whether ``target``, if it reads ``Tags``, converts them from IOB1 to IOB2.
         tfds, data_dir: the data set of tensorflow-datasets, and the directory of prepared data.
 
     Raises:
@@ -134,6 +134,8 @@ def read_rows(
         raise ValueError("There are no files to read.")
     if format is not None and format not in FORMATS:
         raise ValueError(unknown("format", format, FORMATS))
+    if iob2 and isinstance(target, Tags):
+        target.iob2 = True
     if format == "tfds" or (format is None and tfds is not None):
         if tfds is None:
             raise ValueError("The format tfds needs the name of a data set, such as glue/mrpc.")
@@ -145,10 +147,7 @@ def read_rows(
         ]
         return Rows(readers, target, limit, skip)  # type: ignore[arg-type]
     return Rows(
-        [
-            (str(f), _reader(Path(f), format, columns, target is not None, iob2))
-            for f in expanded(files)
-        ],
+        [(str(f), _reader(Path(f), format, columns, target is not None)) for f in expanded(files)],
         target,
         limit,
         skip,
@@ -178,7 +177,7 @@ def published_splits(files: str | Path | Sequence[str | Path]) -> tuple[str, lis
 
 
 def _reader(
-    file: Path, format: str | None, columns: Mapping[str, Column] | None, labelled: bool, iob2: bool
+    file: Path, format: str | None, columns: Mapping[str, Column] | None, labelled: bool
 ) -> Reader:
     format = format or format_of(file)
     if format == "race":
@@ -201,7 +200,7 @@ def _reader(
             columns_by_name[name] if isinstance(columns_by_name.get(name), int) else default
             for name, default in (("text", 0), ("label", -1))
         )
-        return partial(conll_rows, file, word, tag if labelled else None, iob2=iob2)  # type: ignore[arg-type]
+        return partial(conll_rows, file, word, tag if labelled else None)  # type: ignore[arg-type]
     return partial(_RECORDS[format], file, columns_by_name)
 
 

@@ -36,7 +36,7 @@ class DataConfig:
             of SQuAD's format have the columns ``question`` and ``context``.
         on_error: ``raise`` stops at the first invalid row; ``skip`` skips invalid rows and logs
             the number of each kind of error.
-        tag_scheme: ``iob2`` converts IOB1 tags in files of CoNLL's format to IOB2.
+        tag_scheme: ``iob2`` converts IOB1 tags to IOB2.
         tfds: a data set of tensorflow-datasets, such as ``glue/mrpc``.
         data_dir: the directory of its prepared files; None for tensorflow-datasets' default.
     """

@@ -83,9 +83,15 @@ class Name(Target):
 
 
 class Tags(Target):
-    """Tags of words, separated by spaces: a string."""
+    """Tags of words, separated by spaces: a string.
+
+    Attributes:
+        iob2: whether to convert tags from IOB1, where B- only separates adjacent entities, to IOB2,
+            where every entity starts with B-.
+    """
 
     what = "tag"
+    iob2 = False
 
     def read(self, value: Any, features: Mapping[str, Any]) -> bytes:
         tags = value if isinstance(value, list) else _one(value, "tags").split()
@@ -95,6 +101,8 @@ class Tags(Target):
             raise ValueError(f"{len(tags)} tags for {len(words)} words.")
         if any(not tag or " " in tag for tag in tags):
             raise ValueError("A tag is empty or has a space in it.")
+        if self.iob2:
+            tags = _to_iob2(tags)
         return " ".join(map(self._named, list(map(_encodable, tags)))).encode()
 
     def names_in(self, label: bytes) -> list[str]:
@@ -241,6 +249,16 @@ def pairs_of(answers: Any) -> list[tuple[Any, Any]]:
         except (KeyError, IndexError, TypeError):
             pass
     raise ValueError("There is no list of answers.")
+
+
+def _to_iob2(tags: Sequence[str]) -> list[str]:
+    converted, before = [], "O"
+    for tag in tags:
+        kind = tag[2:]
+        begins = tag.startswith("I-") and (before == "O" or before[2:] != kind)
+        converted.append(f"B-{kind}" if begins else tag)
+        before = tag
+    return converted
 
 
 def _encodable(name: str) -> str:

@@ -362,6 +362,10 @@ def test_iob2(tmp_path, iob1, iob2):
     text = "".join(f"w {tag}\n" for tag in iob1.split())
     rows = read_rows(_write(tmp_path, "t.conll", text), target=targets.Tags(), iob2=True)
     assert _elements(rows)[0][1].decode() == iob2
+    for tags in (iob1, iob1.split()):
+        record = json.dumps({"text": "w " * len(iob1.split()), "label": tags})
+        rows = read_rows(_write(tmp_path, "t.jsonl", record), target=targets.Tags(), iob2=True)
+        assert _elements(rows)[0][1].decode() == iob2
 
 
 # SQuAD ----------------------------------------------------------------------------------------
