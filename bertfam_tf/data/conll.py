@@ -29,7 +29,7 @@ def conll_rows(file: Path, word: int = 0, tag: int | None = -1) -> Iterator[Row 
     began, width = 0, None
     wrong: InvalidRow | None = None
     broken = ""
-    for number, line in enumerate(itertools.chain(parsing.byte_lines(file), [b""]), 1):
+    for number, line in enumerate(itertools.chain(_lines(file), [b""]), 1):
         line = line.strip(b" \t\r\n")
         if not line or line.startswith(_DOCUMENT):
             if wrong is not None:
@@ -58,3 +58,9 @@ def conll_rows(file: Path, word: int = 0, tag: int | None = -1) -> Iterator[Row 
         words.append(cells[word])
         if tag is not None:
             tags.append(cells[tag].decode("utf-8", "replace"))
+
+
+def _lines(file: Path) -> Iterator[bytes]:
+    """Yields lines, where a carriage return alone ends one too."""
+    for line in parsing.byte_lines(file):
+        yield from line.rstrip(b"\r\n").split(b"\r")

@@ -349,6 +349,14 @@ def test_a_sentence_with_a_broken_line_is_skipped_as_a_whole(tmp_path):
     assert _elements(rows) == [({"text": b"d"}, b"O")]
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_sentences_of_files_of_other_systems(tmp_path, end):
+    file = _write(tmp_path, "t.conll", end.join(["a O", "b B-x", "", "c O", ""]))
+    rows = read_rows(file, target=targets.Tags())
+    assert _elements(rows) == [({"text": b"a b"}, b"O B-x"), ({"text": b"c"}, b"O")]
+    assert [row.location for row in rows] == [f"{file}: line 1", f"{file}: line 4"]
+
+
 @pytest.mark.parametrize(
     ("iob1", "iob2"),
     [
