@@ -15,6 +15,7 @@ from bertfam_tf.corpora.documents import find_files
 from bertfam_tf.corpora.examples import FormedExamples, Spans
 from bertfam_tf.corpora.languages import Languages, Translations
 from bertfam_tf.files import atomic
+from bertfam_tf.metrics import parse
 from bertfam_tf.models import Backbone
 from bertfam_tf.names import join_names, unknown
 from bertfam_tf.recipes import objectives, pretrained
@@ -255,7 +256,7 @@ class _Data:
                 f"masking.tagger must be a TokenTagger, {masking.tagger} is a "
                 f"{type(tagger).__name__}."
             )
-        labels = sorted({tag.split("-", 1)[1] for tag in tagger.tags if "-" in tag})
+        labels = sorted({parse(tag)[1] for tag in tagger.tags} - {""})
         for label in masking.labels or []:
             if label not in labels:
                 raise ValueError(unknown("label of masking.labels", label, labels))

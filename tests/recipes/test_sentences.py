@@ -291,6 +291,18 @@ def test_masks_at_the_spans_of_a_tagger(recipe, smallest, tiny, tmp_path):
 
 
 @pytest.mark.extended
+def test_spans_of_tags_without_types(recipe, smallest, tiny, tmp_path):
+    tagger = bf.TokenTagger.from_pretrained(smallest, ["B", "I"])
+    tagger.save(tmp_path / "tagger")
+    masking = {"unit": "tagged", "tagger": str(tmp_path / "tagger")}
+    made = load_recipe(recipe(masking=masking), kind=PretrainRecipe)
+    tokenizer = load_tokenizer(tiny)
+    data = _Data(made, tokenizer, objectives.build(made, tokenizer))
+    [expected] = tagger.entities(["the film"])
+    assert data._spans(["the film"]) == [[(each["start"], each["end"]) for each in expected]]
+
+
+@pytest.mark.extended
 def test_one_document_has_no_next_sentences(recipe):
     """Read with the default, a blank line between documents, of which there is none."""
     for objective, split in (("nsp", "train"), ("nsp", "dev")):
