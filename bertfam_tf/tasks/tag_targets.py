@@ -89,6 +89,7 @@ class TagTargets(Targets):
     def _name_of(self, tag: Any) -> str:
         if isinstance(tag, int | np.integer) and 0 <= tag < len(self.tags):
             return self.tags[tag]
+        tag = tag.decode("utf-8", "replace") if isinstance(tag, bytes) else tag
         if tag not in self.tags:
             raise ValueError(not_listed(str(tag), self.tags, "tag"))
         return str(tag)

@@ -310,6 +310,7 @@ def test_evaluate_scores_answers(tagger):
     for data in (
         (texts, wanted),
         (words, joined),
+        (words, [[tag.encode() for tag in row] for row in wanted]),
         (words, numbers),
         ({"text": texts, "label": wanted},),
         ({"text": words}, [np.array(row) for row in wanted]),
