@@ -359,7 +359,7 @@ def _to_python(outputs: Tensors, texts: Tensors) -> list[dict[str, Any]]:
     rows = []
     for i in range(len(columns[ANSWER])):
         parts = {name: values[i].tolist() for name, values in best.items()}
-        parts["answer"] = as_text(parts["answer"])
+        parts["answer"] = as_text(best["answer"][i])
         count = sum(start >= 0 for start in parts["start"])
         n_best = [{name: parts[name][j] for name in parts} for j in range(count)]
         rows.append({**{name: columns[name][i] for name in columns}, "n_best": n_best})

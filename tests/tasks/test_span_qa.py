@@ -13,6 +13,7 @@ import bertfam_tf as bf
 from bertfam_tf.data import read_rows
 from bertfam_tf.data.targets import Answers
 from bertfam_tf.export.runtime import load as load_export
+from bertfam_tf.tasks.span_qa import _to_python
 from bertfam_tf.text import SentencePieceTokenizer, WordPieceTokenizer, presets
 from bertfam_tf.text.characters import Characters
 from bertfam_tf.text.special_tokens import CLS_A_SEP_SEP
@@ -189,6 +190,15 @@ def test_every_context_gets_an_answer(qa):
         assert by_name[name]["n_best"] == []
         assert (by_name[name]["answer"], by_name[name]["start"]) == ("", -1)
     assert all(row["n_best"] for name, row in by_name.items() if name not in without)
+
+
+def test_answers_keep_characters_that_end_strings():
+    names = ("answer", "start", "end", "score")
+    answer = (["good\0"], [0], [5], [1.0])
+    outputs = dict(zip(names, map(tf.constant, answer), strict=True))
+    best = {f"n_best_{name}s": tf.expand_dims(value, 0) for name, value in outputs.items()}
+    [row] = _to_python({**outputs, **best}, {})
+    assert row["answer"] == row["n_best"][0]["answer"] == "good\0"
 
 
 def test_no_rows(qa):
