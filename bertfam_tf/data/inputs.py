@@ -191,7 +191,7 @@ def _from_stream(
         for table in x.tables():
             yield tables.selected(table, fields, columns, labelled=labelled)
 
-    return _from_batches(batches, fields, prepare, ragged_labels=True).unbatch()
+    return _from_batches(batches, fields, prepare).unbatch()
 
 
 def _from_batches(
@@ -199,16 +199,14 @@ def _from_batches(
     fields: Fields,
     prepare: Prepare | None,
     first: Any = None,
-    *,
-    ragged_labels: bool = False,
 ) -> tf.data.Dataset:
     """Returns batches that Python code makes, each converted as ``examples`` does.
 
     Args:
         batches: starts to read, in each epoch.
         fields, prepare: the same as for ``examples``.
-        first: the first batch; None to read it. All batches have its shapes.
-        ragged_labels: whether labels that are dicts may have other shapes in each batch.
+        first: the first batch; None to read it. All batches have its shapes, except for labels
+            that are dicts, such as gold answers.
     """
 
     def arrays(batch: Any) -> tuple:
@@ -225,7 +223,7 @@ def _from_batches(
 
     def shapes_of(batch: tuple) -> list[Any]:
         return [
-            shape_of(values, ragged_labels and isinstance(member, Mapping) and i == 1)
+            shape_of(values, isinstance(member, Mapping) and i == 1)
             for i, member in enumerate(batch)
             for values in tf.nest.flatten(member)
         ]

@@ -557,6 +557,18 @@ def test_evaluate_reads_every_shape_alike(learner):
         assert learner.evaluate(data) == [100.0, 100.0]
 
 
+@pytest.mark.extended
+def test_batches_with_other_numbers_of_gold_answers(learner):
+    answers = [
+        {"text": [], "answer_start": []},
+        {"text": ["film"], "answer_start": [4]},
+        {"text": ["film", "the film"], "answer_start": [4, 0]},
+    ]
+    x = {"question": ["who?"], "context": ["the film"]}
+    expected = learner.evaluate({name: 3 * values for name, values in x.items()}, answers)
+    assert learner.evaluate((x, [row]) for row in answers) == expected
+
+
 # Storing --------------------------------------------------------------------------------------
 
 
