@@ -62,6 +62,10 @@ def test_the_recipes_here_load(file):
         assert isinstance(load_run(file), Recipe)
 
 
+def test_the_recipe_of_squad_2_predicts_that_there_is_no_answer():
+    assert load_run(ROOT / "configs" / "bert" / "squad2.yaml").options["null_threshold"] == 0.0
+
+
 def test_defaults_and_round_trip(recipe):
     loaded = recipe()
     assert loaded.train == TrainConfig()

@@ -12,6 +12,7 @@ from bertfam_tf.data.labels import not_listed
 
 _STRING = tf.TensorSpec([], tf.string)
 _INT32 = tf.TensorSpec([], tf.int32)
+NO_ANSWER = "no answer"
 
 
 class Target:
@@ -209,7 +210,7 @@ class Answers(Target):
         return answers
 
     def names_in(self, label: list[tuple[str, int]]) -> list[str]:
-        return ["answer" if label else "no answer"]
+        return ["answer" if label else NO_ANSWER]
 
     def value(self, label: list[tuple[str, int]]) -> dict[str, Any]:
         text, start = label[0] if label else ("", -1)

@@ -358,14 +358,16 @@ def recipe(inspection: Inspection, checkpoint: str, output: str, data: Mapping[s
     """
     opened = Checkpoint(checkpoint)
     length = inspection.max_length(getattr(opened.config, "max_positions", None))
+    cls = inspection.task_class
+    unanswered = cls.labels_type is targets.Answers and targets.NO_ANSWER in inspection.labels
     values: dict[str, Any] = {
         "output": output,
         "model": {"path": checkpoint, "max_length": length},
         "task": inspection.task,
+        **({"options": {"null_threshold": 0.0}} if unanswered else {}),
         "data": dict(data),
         "train": {"epochs": TrainConfig.epochs, "learning_rate": TrainConfig.learning_rate},
     }
-    cls = inspection.task_class
     fine_tuned = cls.labels_type in _CLASSES and cls.trainer_settings is None
     if opened.config.hidden_size < _NARROW and fine_tuned:
         values["train"] = {"epochs": 4, "learning_rate": _RATE}

@@ -129,6 +129,14 @@ def test_columns_and_task_are_seen(init, tmp_path, name):
     assert recipe["output"] == "runs/recipe"
 
 
+def test_questions_without_answers_have_a_threshold(init, tmp_path):
+    question = {"id": "1", "question": "who", "answers": []}
+    content = {"data": [{"paragraphs": [{"context": "a film", "qas": [question]}]}]}
+    (tmp_path / "x.json").write_text(json.dumps(content))
+    _, recipe = init("x.json")
+    assert recipe["options"] == {"null_threshold": 0.0}
+
+
 def test_a_parquet_file_with_names_of_classes(tmp_path):
     arrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet
