@@ -21,7 +21,7 @@ _SEARCH = {
 _SAMPLING = {"temperature": 1.0, "top_k": 50, "top_p": 1.0}
 # Settings that change the tokens and have no equal here, and values that disable them.
 _OTHERS = ("min_new_tokens", "min_length", "min_p", "typical_p", "bad_words_ids", "stop_strings")
-_DISABLED = (None, 0, 1, [])
+_DISABLED: tuple[Any, ...] = (None, 0, 1, [])
 
 
 class GenerationConfig(Published):
