@@ -50,11 +50,11 @@ class TaskStorage:
 
     # Not a property: Keras would follow it back to the task when it stores weights.
     def served_tasks(self) -> dict[str, Self]:
-        """The tasks that an export answers for, by the names of their signatures: this one."""
+        """Returns the tasks of an export by the names of their signatures: here only this task."""
         return {"": self}
 
     def describe(self: Any) -> dict[str, Any]:
-        """The description that ``save`` and ``export`` store, without weights and tokenizer."""
+        """Returns what ``save`` and ``export`` store besides weights and tokenizer."""
         return {
             "bertfam_tf": bertfam_tf.__version__,
             "task": type(self).__name__,
@@ -93,8 +93,8 @@ class TaskStorage:
         """Writes weights, config and tokenizer into ``directory``; ``bertfam_tf.load`` reads it.
 
         The directory is written atomically; an existing one is only replaced by a complete one.
-        The name of a file, ``NAME.keras``, is for Keras' format, which ``bertfam_tf.load`` reads
-        too, and after ``import bertfam_tf`` ``keras.models.load_model``.
+        ``NAME.keras`` is written as a file in Keras' format, for ``bertfam_tf.load`` and, after
+        ``import bertfam_tf``, ``keras.models.load_model``.
 
         Raises:
             FileExistsError: if it exists and ``overwrite`` is false, or it is not a saved task.
