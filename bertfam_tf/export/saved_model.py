@@ -65,7 +65,7 @@ def export_saved_model(
 ) -> Path:
     """Writes the SavedModel ``directory/<version>`` for TensorFlow Serving.
 
-    Signatures (for several tasks, see ``MultiTask.export``): ``serving_default`` takes the task's
+    Signatures, of several tasks as ``MultiTask.export`` says: ``serving_default`` takes the task's
     texts (``task.feature_specs``: ``text``, and ``text_pair`` for pairs) and returns its outputs;
     ``ids`` takes packed ids (``task.packed_specs``). Classifiers also have ``classify`` and
     regressors ``regress``, which take tf.Examples for Serving's APIs of these names; tasks on a
@@ -141,7 +141,7 @@ def export_saved_model(
     # Together, a server of either directory has the same versions.
     bases = [base, *([fallback_directory(base)] if fallback else [])]
     for model_directory in bases:
-        # Also a finished version of a killed process: it was not moved into place.
+        # even if the killed run had finished it
         files.remove_leftovers(model_directory, inside=True)
         if version in _versions(model_directory):
             raise FileExistsError(f"{model_directory} already has a version {version}.")
@@ -158,9 +158,9 @@ def export_saved_model(
         versions = [directory / "version" for directory in scratch]
         shared: dict[str, Any] = dict(batching=batching, metrics=metrics)
         fallback_name = bases[-1].name if fallback else None
-        _write_version(task, versions[0], dtype, layers, options, fallback=fallback_name, **shared)
+        _make(task, versions[0], dtype, layers, options, fallback=fallback_name, **shared)
         for directory in versions[1:]:
-            _write_version(task, directory, "float32", None, options, **shared)
+            _make(task, directory, "float32", None, options, **shared)
         while True:
             number = _next(bases) if version is None else version
             try:
@@ -173,7 +173,7 @@ def export_saved_model(
 
 
 def fallback_directory(base: Path) -> Path:
-    """Returns the model directory of the float32 fallbacks of the exports in ``base``."""
+    """Returns the model directory of the float32 exports next to int8 exports in ``base``."""
     if base.name in ("", ".."):  # as in "." and "a/..", it has no name of its own
         base = base.resolve()
     return base.with_name(f"{base.name}-float32")
@@ -191,16 +191,16 @@ def _check_precision(
 def computing_in(
     task: Task, dtype: Precision, calibration: Iterable[Any] | None = None
 ) -> Iterator[None]:
-    """Makes a task compute the outputs of its export in ``dtype``, to score it before exporting.
+    """Returns a context in which a task computes outputs as its export in ``dtype``, to score it.
 
-    Graphs that are already traced keep their dtype.
+    Functions that are already traced keep their dtype.
 
     Args:
         task: a task that has not answered yet.
         dtype, calibration: the same as for ``export_saved_model``.
 
     Raises:
-        ValueError: for the reasons of ``export_saved_model``.
+        ValueError: as ``export_saved_model``.
     """
     _check_precision(task, dtype, calibration)
     layers = _calibrated(task, calibration, None, {}) if dtype == "int8" else None
@@ -242,7 +242,7 @@ def _calibrated(
     return Int8Layers(task, answer, batches, lambda texts: task.answer_ids(task.encode(texts)))
 
 
-def _write_version(
+def _make(
     task: Task | MultiTask | TextModel,
     directory: Path,
     dtype: Precision,
@@ -253,12 +253,12 @@ def _write_version(
     metrics: dict[str, Any] | None,
     fallback: str | None = None,
 ) -> None:
-    # This reference keeps the stored variables alive; graphs do not.
+    # A reference that keeps the stored variables alive: graphs hold none.
     weights = StoredWeights(task, dtype, layers)
     traced = endpoints(task, weights, batching, **options)
     sizes = _WARMUP_BATCHES if batching is None else batching.allowed_batch_sizes
     check_count(len(traced), len(sizes))
-    _write_graph(task, directory, traced)
+    _write(task, directory, traced)
     _check_graph(directory)
     extra = directory / EXTRA
     extra.mkdir()
@@ -307,7 +307,7 @@ def _next(bases: list[Path]) -> int:
     return max((number for base in bases for number in _versions(base)), default=0) + 1
 
 
-def _write_graph(
+def _write(
     task: Task | MultiTask | TextModel, directory: Path, traced: dict[str, Endpoint]
 ) -> None:
     functions = {name: endpoint.function for name, endpoint in traced.items()}
@@ -399,19 +399,19 @@ def _compare(
     same: Callable[[np.ndarray, np.ndarray], bool],
     max_rows: int,
 ) -> None:
-    text_answers: list[dict[str, np.ndarray]] = []
+    of_texts: list[dict[str, np.ndarray]] = []
     for name, endpoint in traced.items():
         task, requests = endpoint.task, endpoint.edge_cases(max_rows)
         function = endpoint.signature.answer or endpoint.signature.function
         # The first run of a graph takes longer than anything else here.
         if endpoint.signature.method != "predict":
-            expected = [_viewed(endpoint.signature.function, answers) for answers in text_answers]
+            expected = [_viewed(endpoint.signature.function, answers) for answers in of_texts]
         elif task.answers_from_ids and function == task.answer_ids:
-            expected = text_answers
+            expected = of_texts
         else:
             expected = list(map(endpoint.run, requests))
         if function == task.answer:
-            text_answers = expected
+            of_texts = expected
         for inputs, answers in zip(requests, expected, strict=True):
             actual = servable.run(name, inputs)
             compare_answers(name, actual, answers, endpoint.signature.repeatable, same)
