@@ -194,8 +194,19 @@ class Modules(_Directory):
         self.options["pooling"] = names[0] if len(names) == 1 else names
         self.options["include_prompt"] = typed(folder / _CONFIG, said, "include_prompt", bool, True)
 
+    def _warn_of_similarity(self) -> None:
+        file = self._file.with_name(_PROMPTS)
+        name = read_object(file).get("similarity_fn_name")
+        # Of vectors of length 1, all similarities have the same order.
+        if name not in (None, "cosine") and not self.options.get("normalize", True):
+            warn(
+                f"{file} compares vectors by {truncated_repr(name)}; score, bertfam index and "
+                "bertfam search compare them by the cosine."
+            )
+
     def fill(self, task: Any) -> None:
         """Loads the weights of the dense layers, if the task has the same layers."""
+        self._warn_of_similarity()
         if [asdict(projection) for projection in task.projections] != self.options.get(
             "projections", []
         ):

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import warnings
 
 import numpy as np
 import pytest
@@ -85,6 +86,18 @@ def test_conversions_keep_the_modules(tiny_copy, tmp_path):
     pooling.symlink_to(tmp_path / "outside")
     with pytest.raises(CheckpointError, match=r"1_Pooling/config.json is a link to .*outside"):
         convert(tiny_copy, tmp_path / "other")
+
+
+def test_another_similarity_than_the_cosine_is_a_warning(tiny_copy):
+    _write(tiny_copy, [TRANSFORMER, POOLING], {"pooling_mode_cls_token": True})
+    file = tiny_copy / "config_sentence_transformers.json"
+    file.write_text('{"similarity_fn_name": "dot"}')
+    with pytest.warns(UserWarning, match=r"compares vectors by 'dot'; score, .* by the cosine"):
+        bf.TextEmbedder.from_pretrained(tiny_copy)
+    file.write_text('{"similarity_fn_name": "cosine"}')
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        bf.TextEmbedder.from_pretrained(tiny_copy)
 
 
 PROMPTS = {"query": "a film: ", "passage": "the plot of ", "none": ""}
