@@ -8,7 +8,6 @@ import pytest
 import yaml
 
 from bertfam_tf.checkpoints.safetensors import write as write_tensors
-from bertfam_tf.recipes import data_files
 from bertfam_tf.recipes.directory import RunDirectory, model_directory, model_source, run_directory
 from bertfam_tf.recipes.reading import load_recipe
 
@@ -193,7 +192,7 @@ def test_data_that_changes(recipe, output, tmp_path, monkeypatch):
 
 
 def test_large_data_of_which_a_part_is_gone(recipe, output, tmp_path, monkeypatch):
-    monkeypatch.setattr(data_files, "_LARGEST", 8)
+    monkeypatch.setattr("bertfam_tf.recipes.directory._LARGEST", 8)
     texts = {"a.tsv": "a\tpos\n", "b.tsv": "b\tneg\n"}
     train, dev = (str(tmp_path / name) for name in texts)
     recipe = dataclasses.replace(
