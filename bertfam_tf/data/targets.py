@@ -104,7 +104,14 @@ class Tags(Target):
             raise ValueError("A tag is empty or has a space in it.")
         if self.iob2:
             tags = _to_iob2(tags)
-        return " ".join(map(self._named, list(map(_encodable, tags)))).encode()
+        named = list(map(self._named, list(map(_encodable, tags))))
+        if self.iob2 and self._table is not None:
+            # The file may have numbers, which have prefixes only by name.
+            named, known = _to_iob2(named), self.names
+            for tag in named:
+                if tag not in known:
+                    raise ValueError(not_listed(tag, known, self.what))
+        return " ".join(named).encode()
 
     def names_in(self, label: bytes) -> list[str]:
         return label.decode().split()

@@ -370,10 +370,18 @@ def test_iob2(tmp_path, iob1, iob2):
     text = "".join(f"w {tag}\n" for tag in iob1.split())
     rows = read_rows(_write(tmp_path, "t.conll", text), target=targets.Tags(), iob2=True)
     assert _elements(rows)[0][1].decode() == iob2
-    for tags in (iob1, iob1.split()):
+    names = {str(i): tag for i, tag in enumerate({*iob1.split(), *iob2.split()})}
+    numbers = [number for tag in iob1.split() for number, name in names.items() if name == tag]
+    for tags, named in ((iob1, None), (iob1.split(), None), (numbers, names)):
         record = json.dumps({"text": "w " * len(iob1.split()), "label": tags})
-        rows = read_rows(_write(tmp_path, "t.jsonl", record), target=targets.Tags(), iob2=True)
-        assert _elements(rows)[0][1].decode() == iob2
+        file, target = _write(tmp_path, "t.jsonl", record), targets.Tags(named)
+        assert _elements(read_rows(file, target=target, iob2=True))[0][1].decode() == iob2
+
+
+def test_iob2_tags_have_to_be_named(tmp_path):
+    file = _write(tmp_path, "t.jsonl", json.dumps({"text": "w", "label": ["1"]}))
+    with pytest.raises(ValueError, match="The tag 'B-x' is not one of: O, I-x"):
+        read_rows(file, target=targets.Tags({"0": "O", "1": "I-x"}), iob2=True).dataset()
 
 
 # SQuAD ----------------------------------------------------------------------------------------
