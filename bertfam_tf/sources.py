@@ -80,16 +80,8 @@ _FOLDER = re.compile(r"(\w[\w.-]*)?")
 # Files of sentence-transformers beside a model, and those of a module in its folder.
 _MODEL_FILES = (_MODULES, "config_sentence_transformers.json", "sentence_bert_config.json")
 _MODULE_FILES = ("config.json", "model.safetensors", "pytorch_model.bin")
-# Further files of checkpoints: weights with other names, KerasHub's tokenizers, modules.
-_OTHER_FILES = (
-    "*.weights.h5",
-    "*.index",
-    "*.data-*",
-    "assets",
-    "assets/*",
-    "assets/tokenizer/*",
-    *(f"*/{name}" for name in _MODULE_FILES),
-)
+# Further files of checkpoints: weights with other names, KerasHub's tokenizers.
+_OTHER_FILES = ("*.weights.h5", "*.index", "*.data-*", "assets", "assets/*", "assets/tokenizer/*")
 
 
 def resolve(path: str | Path) -> Path:
@@ -180,7 +172,8 @@ def reject_external_links(path: str | Path, directory: Path) -> None:
     if inside[0].parent.name == "snapshots" and cache.name.startswith("models--"):
         inside.append(cache / "blobs")
     patterns = [*_HUB_FILES, *itertools.chain(*_HUB_WEIGHTS), *_OTHER_FILES]
-    for file in itertools.chain(*map(directory.glob, patterns)):
+    modules = (directory / file for file in module_files(directory))
+    for file in itertools.chain(*map(directory.glob, patterns), modules):
         try:
             target = file.resolve(strict=True)
         except (OSError, RuntimeError) as error:

@@ -77,6 +77,10 @@ def test_what_is_not_supported(tiny_copy, modules, pooling, error):
 def test_conversions_keep_the_modules(tiny_copy, tmp_path):
     _write(tiny_copy, [TRANSFORMER, POOLING], {"pooling_mode_cls_token": True}, length=10)
     (tiny_copy / "config_sentence_transformers.json").write_text('{"prompts": {"query": "a"}}')
+    # Folders that are no modules are not copied, so they may be links.
+    (tmp_path / "newest").mkdir()
+    (tmp_path / "newest" / "config.json").write_text("{}")
+    (tiny_copy / "latest").symlink_to(tmp_path / "newest")
     convert(tiny_copy, tmp_path / "out")
     names = ("modules.json", "1_Pooling/config.json", "sentence_bert_config.json")
     for name in (*names, "config_sentence_transformers.json"):
