@@ -42,9 +42,16 @@ class GenerationConfig(Published):
         for name, default in _SEARCH.items():
             if said.get(name, default) not in (None, default):
                 arguments[name] = said[name]
-        if said.get("do_sample"):
-            arguments |= {name: said.get(name, default) for name, default in _SAMPLING.items()}
         others = [name for name in _OTHERS if said.get(name) not in _DISABLED]
+        if "num_beams" not in arguments:
+            arguments.pop("length_penalty", None)  # which only beam search reads
+        if said.get("do_sample") and "num_beams" in arguments:
+            others.append("do_sample with num_beams")
+        elif said.get("do_sample"):
+            sampling = {name: said.get(name, default) for name, default in _SAMPLING.items()}
+            # There, null and 0 disable a setting; here, sampling needs one.
+            arguments["temperature"] = sampling.pop("temperature") or 1.0
+            arguments |= {name: value for name, value in sampling.items() if value}
         if arguments or others:
             listed = ", ".join(f"{name}={truncated_repr(x)}" for name, x in arguments.items())
             same = f" The same settings here: generate(prompts, {listed})." if listed else ""

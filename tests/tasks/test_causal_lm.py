@@ -242,6 +242,15 @@ def test_wrong_prompts(model, prompts):
             {"do_sample": True, "top_p": 0.9, "min_p": 0.1},
             r"prompts, temperature=1\.0, top_k=50, top_p=0\.9\)\. There is none for min_p",
         ),
+        (
+            {"do_sample": True, "temperature": None, "top_k": 0, "top_p": 0.9},
+            r"generate\(prompts, temperature=1\.0, top_p=0\.9\)\.$",
+        ),
+        (
+            {"do_sample": True, "num_beams": 4},
+            r"generate\(prompts, num_beams=4\)\. There is none for do_sample with num_beams\.$",
+        ),
+        ({"length_penalty": 2.0}, None),
     ],
 )
 def test_settings_of_transformers_generation(model, tmp_path, said, warning):
