@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -260,16 +261,17 @@ class CausalLM(ScoresTexts, Task):
         if isinstance(tokens, str):
             raise ValueError(f"stop_tokens must be a list of tokens, got {tokens!r}.")
         token_to_id = self.tokenizer.token_to_id
-        ids = {token_to_id(t) if isinstance(t, str) else t for t in tokens}
-        if not all(isinstance(i, int | np.integer) for i in ids):
-            raise ValueError(f"stop_tokens must be strings or integers, got {tokens!r}.")
+        try:
+            ids = {token_to_id(t) if isinstance(t, str) else operator.index(t) for t in tokens}
+        except TypeError:
+            raise ValueError(f"stop_tokens must be strings or integers, got {tokens!r}.") from None
         wrong = [i for i in ids if not 0 <= i < self.tokenizer.vocab_size]
         if wrong:
             raise ValueError(
                 f"The stop token {wrong[0]} is outside the vocabulary, 0 to "
                 f"{self.tokenizer.vocab_size - 1}."
             )
-        return tuple(sorted(map(int, ids)))
+        return tuple(sorted(ids))
 
     def _prompt_ids(self, prompts: tf.Tensor, room: int) -> dict[str, tf.Tensor]:
         """The last tokens of each prompt, padded on the left."""

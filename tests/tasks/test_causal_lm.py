@@ -211,6 +211,8 @@ def test_defaults_fit_a_model_of_few_positions():
         (dict(stop_tokens=["absent"]), "'absent' is not one of the 259 pieces"),
         (dict(stop_tokens=[300]), "stop token 300 is outside the vocabulary, 0 to 258"),
         (dict(stop_tokens=[1.7]), r"stop_tokens must be strings or integers, got \[1\.7\]"),
+        (dict(stop_tokens=[[3]]), r"stop_tokens must be strings or integers, got \[\[3\]\]"),
+        (dict(stop_tokens=tf.constant([300])), "stop token 300 is outside the vocabulary"),
         (dict(max_length=9), r"option of generation 'max_length'\. Write max_new_tokens=40"),
         (dict(do_sample=True), r"'do_sample'\. Write temperature=1\.0"),
         (dict(eos_token_id=3), r"'eos_token_id'\. Write stop_tokens="),
