@@ -77,7 +77,7 @@ _HUB_WEIGHTS = (
 # The list of modules of sentence-transformers; those that have weights; and their folders.
 _MODULES, _WITH_WEIGHTS = "modules.json", ("Transformer", "Dense")
 _FOLDER = re.compile(r"(\w[\w.-]*)?")
-# Files of sentence-transformers beside a model, and those of a module in its folder.
+# Files that sentence-transformers adds to a model's directory, and the files of a module's folder.
 _MODEL_FILES = (_MODULES, "config_sentence_transformers.json", "sentence_bert_config.json")
 _MODULE_FILES = ("config.json", "model.safetensors", "pytorch_model.bin")
 # Further files of checkpoints: weights with other names, KerasHub's tokenizers.
@@ -294,7 +294,7 @@ def _download(repository: str, patterns: list[str]) -> Path:
 
 
 def module_files(directory: Path) -> list[Path]:
-    """Returns the files of sentence-transformers' modules beside the model, relative to it."""
+    """Returns the files that sentence-transformers adds to a model, relative to its directory."""
     folders = [folder for folder in _module_folders(directory) if folder]
     inside = [Path(folder, name) for folder in folders for name in _MODULE_FILES]
     return [file for file in (*map(Path, _MODEL_FILES), *inside) if (directory / file).is_file()]

@@ -62,9 +62,9 @@ def _penalized(
 ) -> tf.Tensor:
     # Padding would count as an occurrence of its id; the last token is never padding.
     tokens = tf.where(padding_mask > 0, tokens, tokens[:, -1, tf.newaxis])
-    of_tokens = tf.gather(scores, tokens, batch_dims=1)
-    of_tokens = tf.where(of_tokens < 0, of_tokens * penalty, of_tokens / penalty)
-    return tf.tensor_scatter_nd_update(scores, _places(tokens), of_tokens)
+    token_scores = tf.gather(scores, tokens, batch_dims=1)
+    token_scores = tf.where(token_scores < 0, token_scores * penalty, token_scores / penalty)
+    return tf.tensor_scatter_nd_update(scores, _indices(tokens), token_scores)
 
 
 def _excluded(
@@ -79,12 +79,12 @@ def _excluded(
         own = tf.gather(tokens, [tf.maximum(first + i, 0)], axis=1)
         repeated &= tokens[:, i : i + count] == own
     ends = tokens[:, size - 1 :]
-    of_ends = tf.where(repeated, -float("inf"), tf.gather(scores, ends, batch_dims=1))
+    end_scores = tf.where(repeated, -float("inf"), tf.gather(scores, ends, batch_dims=1))
     # The minimum, because another n-gram that is not repeated may end with the same token.
-    return tf.tensor_scatter_nd_min(scores, _places(ends), of_ends)
+    return tf.tensor_scatter_nd_min(scores, _indices(ends), end_scores)
 
 
-def _places(tokens: tf.Tensor) -> tf.Tensor:
+def _indices(tokens: tf.Tensor) -> tf.Tensor:
     """Returns the indices of tokens (batch, length) in scores, int32 (batch, length, 2)."""
     rows = tf.zeros_like(tokens) + tf.range(tf.shape(tokens)[0])[:, tf.newaxis]
     return tf.stack([rows, tokens], axis=-1)

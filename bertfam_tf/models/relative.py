@@ -37,7 +37,7 @@ class RelativeConfig(Config):
     untie_r: bool = True
 
 
-# Of config keys in Hugging Face's format.
+# Other names of config keys in Hugging Face's format.
 SYNONYMS = {
     "n_token": "vocab_size",
     "hidden_size": "d_model",

@@ -197,7 +197,7 @@ class Modules(_Directory):
     def _warn_of_similarity(self) -> None:
         file = self._file.with_name(_PROMPTS)
         name = read_object(file).get("similarity_fn_name")
-        # Of vectors of length 1, all similarities have the same order.
+        # Vectors of length 1 have the same order by each similarity.
         if name not in (None, "cosine") and not self.options.get("normalize", True):
             warn(
                 f"{file} compares vectors by {truncated_repr(name)}; score, bertfam index and "
