@@ -77,7 +77,9 @@ class Spearman(keras.metrics.Metric):
         sums = (tf.reduce_sum(v) for v in (one, x, y, x * x, y * y, x * y))
         # NaN has no rank, and sorting would give it one.
         unknown = tf.reduce_any(tf.math.is_nan(seen))
-        return tf.cast(tf.where(unknown, np.nan, _correlation(*sums)), self.dtype)
+        correlation = _correlation(*sums)
+        nan = tf.constant(np.nan, correlation.dtype)
+        return tf.cast(tf.where(unknown, nan, correlation), self.dtype)
 
     def _variables_here(self) -> tuple[tf.Variable, ...]:
         """Returns the variable of this replica; outside a replica context, of all replicas."""
