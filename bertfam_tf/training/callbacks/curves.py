@@ -66,6 +66,7 @@ def draw(lines: Sequence[Mapping[str, Any]], file: Path) -> None:
     """
     # pyplot needs a display on some systems, and keeps figures in memory.
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogFormatter
 
     epochs = [line for line in lines if "epoch" in line]
     steps = [line for line in lines if "epoch" not in line]
@@ -89,6 +90,9 @@ def draw(lines: Sequence[Mapping[str, Any]], file: Path) -> None:
         panel.grid(alpha=0.3)
         if name.endswith("perplexity"):
             panel.set_yscale("log")
+            # By default, labels of less than a decade are powers of ten, such as 1.7 x 10^1.
+            for set_formatter in (panel.yaxis.set_major_formatter, panel.yaxis.set_minor_formatter):
+                set_formatter(LogFormatter(labelOnlyBase=False, minor_thresholds=(1, 0.4)))
     for panel in list(panels):
         panel.remove()
     figure.axes[0].legend()
