@@ -37,18 +37,12 @@ from bertfam_tf.tasks.span_targets import (
 from bertfam_tf.tasks.task import Task
 from bertfam_tf.text import Tokenizer
 from bertfam_tf.text.characters import Characters
-from bertfam_tf.text.kernels.internals import bytes_of
 from bertfam_tf.training.learner import mean_loss
 
 _MAX_LENGTH, _STRIDE, _MAX_QUESTION = 384, 128, 64
 # Logits where no answer can be: far below any other, and finite, for sums with infinities may be
 # NaN.
 _NOWHERE = -1e9
-# White space outside of ASCII, and as many bytes of white space in ASCII.
-_WIDE_SPACES = (
-    (r"[\x{85}\x{A0}]", "  "),
-    (r"[\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000}]", "   "),
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,8 +131,7 @@ class SpanQA(Task):
 
     A context of any length is read in overlapping windows. The answer is the span with the highest
     sum of start and end logits over all windows, for every start token, in the window where it has
-    the most context, and every length up to ``max_answer``. Tokens of white space, such as line
-    breaks in byte-level BPE, neither begin nor end an answer.
+    the most context, and every length up to ``max_answer``.
 
     ``predict`` returns for each question ``{"answer", "start", "end", "score", "no_answer_score",
     "n_best"}``. ``answer`` is ``context[start:end]``, a str, of which ``start`` and ``end`` are
@@ -283,9 +276,8 @@ class SpanQA(Task):
             after the last. ``_NOWHERE`` or less where there are not so many.
         """
         length = tf.shape(logits)[1]
-        visible = _visible(windows)
-        start = tf.where(windows["max_context"] & visible, logits[..., 0], _NOWHERE)
-        end = tf.where(visible, logits[..., 1], _NOWHERE)
+        start = tf.where(windows["max_context"], logits[..., 0], _NOWHERE)
+        end = tf.where(windows["piece"] >= 0, logits[..., 1], _NOWHERE)
         end = tf.pad(end, [[0, 0], [0, self.max_answer - 1]], constant_values=_NOWHERE)
         ends = tf.expand_dims(tf.range(length), 1) + tf.range(self.max_answer)
         sums = tf.expand_dims(start, 2) + tf.gather(end, ends, axis=1)
@@ -385,20 +377,6 @@ def _scores(answered: Iterable[tuple[Any, tuple]]) -> dict[str, float]:
         "exact_match": 100 * float(np.mean([exact_match(*pair) for pair in pairs])),
         "f1": 100 * float(np.mean([f1(*pair) for pair in pairs])),
     }
-
-
-def _visible(windows: dict[str, Any]) -> tf.Tensor:
-    """Whether a token is of the context, and not only white space: bool (windows, length)."""
-    context = windows[CONTEXT]
-    for pattern, spaces in _WIDE_SPACES:
-        context = tf.strings.regex_replace(context, pattern, spaces)
-    raw = bytes_of(context)
-    visible = (raw.values != ord(" ")) & ((raw.values < ord("\t")) | (raw.values > ord("\r")))
-    before = tf.concat([[0], tf.cumsum(tf.cast(visible, tf.int32))], 0)
-    begin = tf.gather(tf.cast(raw.row_splits, tf.int32), windows["document"])[:, tf.newaxis]
-    # Both are -1 at other tokens.
-    start, end = (tf.maximum(windows[name], 0) + begin for name in ("start", "end"))
-    return tf.gather(before, end) > tf.gather(before, start)
 
 
 def _extracted(
