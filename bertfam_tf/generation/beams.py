@@ -10,7 +10,7 @@ import tensorflow as tf
 from bertfam_tf.generation.loop import block_length, in_blocks, is_one_of, shape_of_state
 from bertfam_tf.generation.models import Step, reserve
 from bertfam_tf.generation.options import Options
-from bertfam_tf.generation.repetition import WithoutRepetition
+from bertfam_tf.generation.repetition import without_repetition
 
 # Lower than any score, but finite, so that sums and products with it are not NaN.
 _NEVER = -1e9
@@ -39,6 +39,22 @@ class _Beams(NamedTuple):
     state: Any
 
 
+class _LogProbabilities:
+    """A ``Step`` whose logits are log-probabilities."""
+
+    def __init__(self, step: Step) -> None:
+        self.step = step
+
+    def __call__(
+        self, token_ids: tf.Tensor, padding_mask: tf.Tensor, state: Any
+    ) -> tuple[tf.Tensor, Any]:
+        logits, state = self.step(token_ids, padding_mask, state)
+        return tf.nn.log_softmax(logits), state
+
+    def reserve(self, state: Any, tokens: Any) -> Any:
+        return reserve(self.step, state, tokens)
+
+
 def beam_search(
     step: Step,
     token_ids: tf.Tensor,
@@ -54,8 +70,9 @@ def beam_search(
     than the worst of ``num_beams`` finished ones. Among equal scores, the first one is chosen.
     """
     beams = options.num_beams
-    step = WithoutRepetition(step, options, tf.nn.log_softmax)
-    chances, state = step(token_ids, padding_mask, None)
+    # As in transformers, the penalty changes log-probabilities, which are not normalized again.
+    step = without_repetition(_LogProbabilities(step), options)
+    log_probs, state = step(token_ids, padding_mask, None)
     batch = tf.shape(token_ids)[0]
 
     def repeated(tensor: tf.Tensor) -> tf.Tensor:
@@ -74,7 +91,7 @@ def beam_search(
         padding_mask=repeated(padding_mask),
         state=tf.nest.map_structure(repeated, state),
     )
-    first = _extend(start, repeated(chances), options, stop_ids, pad_id)
+    first = _extend(start, repeated(log_probs), options, stop_ids, pad_id)
 
     def can_improve(*loop_variables: Any) -> tf.Tensor:
         now = _Beams(*loop_variables)
@@ -83,8 +100,8 @@ def beam_search(
     def body(*loop_variables: Any) -> _Beams:
         now = _Beams(*loop_variables)
         last = tf.reshape(now.running[:, :, -1], [-1, 1])
-        chances, state = step(last, now.padding_mask, now.state)
-        return _extend(now._replace(state=state), chances, options, stop_ids, pad_id)
+        log_probs, state = step(last, now.padding_mask, now.state)
+        return _extend(now._replace(state=state), log_probs, options, stop_ids, pad_id)
 
     shapes = tf.nest.map_structure(lambda tensor: tensor.shape, first)
     hypotheses = tf.TensorShape([None, beams, None])
@@ -115,16 +132,16 @@ def beam_search(
 
 
 def _extend(
-    now: _Beams, chances: tf.Tensor, options: Options, stop_ids: Sequence[int], pad_id: int
+    now: _Beams, log_probs: tf.Tensor, options: Options, stop_ids: Sequence[int], pad_id: int
 ) -> _Beams:
     """Extends every running hypothesis by one token, and keeps the best.
 
-    ``chances`` are log-probabilities of the token, (batch · beams, vocabulary).
+    ``log_probs`` are log-probabilities of the token, (batch · beams, vocabulary).
     """
-    beams, size = options.num_beams, chances.shape[-1]
+    beams, size = options.num_beams, log_probs.shape[-1]
     batch, _, length = tf.unstack(tf.shape(now.running))
     length += 1
-    scores = tf.reshape(chances, [batch, beams, size])
+    scores = tf.reshape(log_probs, [batch, beams, size])
     scores = tf.reshape(scores + now.running_scores[:, :, tf.newaxis], [batch, beams * size])
     # Enough so that ``beams`` of them remain even if all others end.
     kept = max(2, 1 + len(stop_ids)) * beams

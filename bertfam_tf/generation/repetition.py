@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -18,29 +17,20 @@ class WithoutRepetition:
     (batch, tokens).
 
     Args:
-        step: computes the logits.
+        step: computes the logits, or in beam search the log-probabilities.
         options: generation options.
-        normalize: maps logits to the scores that are changed; beam search changes
-            log-probabilities, as transformers does.
     """
 
-    def __init__(
-        self,
-        step: Step,
-        options: Options,
-        normalize: Callable[[tf.Tensor], tf.Tensor] = tf.identity,
-    ) -> None:
+    def __init__(self, step: Step, options: Options) -> None:
         self.step = step
         self.options = options
-        self.normalize = normalize
 
     def __call__(
         self, token_ids: tf.Tensor, padding_mask: tf.Tensor, state: Any
     ) -> tuple[tf.Tensor, Any]:
         inner, before = (None, token_ids[:, :0]) if state is None else state
         tokens = tf.concat([before, token_ids], axis=1)
-        logits, inner = self.step(token_ids, padding_mask, inner)
-        scores = self.normalize(logits)
+        scores, inner = self.step(token_ids, padding_mask, inner)
         if self.options.repetition_penalty != 1:
             scores = _penalized(scores, tokens, padding_mask, self.options.repetition_penalty)
         if self.options.no_repeat_ngram_size:
