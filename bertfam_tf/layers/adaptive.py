@@ -12,6 +12,9 @@ from keras import ops
 from bertfam_tf.layers.embeddings import add_table, look_up
 from bertfam_tf.layers.initializers import normal
 
+# The published code's proj_init_std.
+_PROJECTION_STDDEV = 0.01
+
 
 class AdaptiveEmbedding(keras.layers.Layer):
     """Token embeddings in clusters by frequency; token ids are ordered by frequency.
@@ -24,7 +27,7 @@ class AdaptiveEmbedding(keras.layers.Layer):
         div_val: the factor by which the vectors of each cluster are narrower than the vectors of
             the previous cluster. With 1, all clusters share a table, which is projected only if
             ``embedding_size`` differs from ``width``.
-        stddev: the standard deviation of the initial weights.
+        stddev: the standard deviation of the initial vectors; 0.01 for projections.
 
     Call:
         token_ids: int (batch, length).
@@ -75,7 +78,7 @@ class AdaptiveEmbedding(keras.layers.Layer):
             if not one or size != self.width:
                 shape, name = (size, self.width), f"projection_{i}"
                 self.projections.append(
-                    self.add_weight(shape=shape, initializer=normal(self.stddev), name=name)
+                    self.add_weight(shape=shape, initializer=normal(_PROJECTION_STDDEV), name=name)
                 )
 
     def call(self, token_ids):
@@ -143,7 +146,9 @@ class AdaptiveSoftmax(keras.layers.Layer):
         self.projection = None
         if embedding.projections:
             self.projection = self.add_weight(
-                shape=(embedding.width, size), initializer=normal(self.stddev), name="projection"
+                shape=(embedding.width, size),
+                initializer=normal(_PROJECTION_STDDEV),
+                name="projection",
             )
 
     def compute_output_shape(self, input_shape, targets_shape=None):

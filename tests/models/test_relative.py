@@ -335,6 +335,14 @@ def test_parameters_of_the_published_language_model():
         assert thread.submit(count).result() == 285_205_322
 
 
+def test_projections_of_clusters_start_at_half_of_the_other_weights():
+    backbone = bf.build("transformer_xl", "tiny", **SMALL, cutoffs=(12, 24), div_val=2)
+    layer = backbone.get_layer("token_embedding")
+    assert max(np.abs(table.numpy()).max() for table in layer.tables) > 0.02
+    for projection in layer.projections:
+        assert 0.01 < np.abs(projection.numpy()).max() <= 0.02  # two standard deviations
+
+
 def test_clusters_that_do_not_fit():
     with pytest.raises(
         ValueError, match=r"cutoffs \(12, 60\) must increase and be below vocab_size 40"
