@@ -69,13 +69,15 @@ def _run(recipe: Recipe, directory: RunDirectory) -> dict[str, float]:
     directory.begin()
     split.announce()
     examples = task.training_rows(rows, settings, recipe.train.seed)
-    _fit(task, model, recipe, directory, examples)
+    history = _fit(task, model, recipe, directory, examples)
     task.finish_training(rows, settings)
     if directory.writes:
         task.save(directory.path / MODEL)
         _log.info("The model is in %s.", directory.path / MODEL)
-    scored = recipe.data.dev is not None or recipe.data.dev_languages
-    metrics = evaluate(task, recipe, "dev") if scored else directory.training_metrics()
+    if recipe.data.dev is None and not recipe.data.dev_languages:
+        metrics = directory.training_metrics()
+    else:
+        metrics = _validated(task, model, recipe, history) or evaluate(task, recipe, "dev")
     directory.finish(metrics)
     return metrics
 
@@ -218,8 +220,12 @@ def _fit(
     recipe: Recipe,
     directory: RunDirectory,
     rows: tf.data.Dataset,
-) -> None:
-    """Trains a task with the model that its ``trainer`` returns, often the task itself."""
+) -> dict[str, list[float]]:
+    """Trains a task with the model that its ``trainer`` returns, often the task itself.
+
+    Returns:
+        The same as ``engine.train``.
+    """
     settings = recipe.train
     count_tokens = getattr(model, "count_tokens", None)
     passes = engine.text_passes(rows, settings, count_tokens, by_length=model.batches_by_length)
@@ -232,7 +238,20 @@ def _fit(
     # The metrics of a recipe read the outputs of its task; another model has others.
     metrics = _metrics(recipe) if isinstance(model, tasks.Task) else {}
     engine.compile_model(model, settings, phase.total, backbone=task.backbone, **metrics)
-    engine.train(phase, directory, settings, None, class_weight=settings.class_weights)
+    return engine.train(phase, directory, settings, None, class_weight=settings.class_weights)
+
+
+def _validated(
+    task: tasks.Task, model: Learner, recipe: Recipe, history: dict[str, list[float]]
+) -> dict[str, float]:
+    """Returns the metrics of the last validation; none unless `evaluate` would repeat it."""
+    repeats = model is task and type(task).score is tasks.Task.score
+    # The best epoch's weights may be loaded after it, and a callback may change them.
+    changed = recipe.train.patience is not None or recipe.train.callbacks
+    if not repeats or changed or recipe.data.dev_languages:
+        return {}
+    validated = {name: values[-1] for name, values in history.items() if name.startswith("val_")}
+    return {name.removeprefix("val_"): value for name, value in validated.items()}
 
 
 def _metrics(recipe: Recipe | DistillRecipe) -> dict[str, Any]:

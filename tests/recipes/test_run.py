@@ -22,7 +22,7 @@ import bertfam_tf as bf
 from bertfam_tf.data import as_value_errors
 from bertfam_tf.files import exclusive_lock
 from bertfam_tf.plan import flops_per_token
-from bertfam_tf.recipes import evaluate, read_split, run
+from bertfam_tf.recipes import evaluate, fine_tuning, read_split, run
 from bertfam_tf.recipes.directory import RunDirectory
 from bertfam_tf.recipes.reading import load_recipe
 from bertfam_tf.recipes.runs import read_runs, table
@@ -146,10 +146,15 @@ def test_epochs_share_a_number_of_steps():
 
 
 @pytest.mark.extended
-def test_as_many_steps_as_the_recipe_says(files):
+def test_as_many_steps_as_the_recipe_says(files, monkeypatch):
     recipe = load_recipe(files("uneven", {"steps": 5, "epochs": 2, "log_steps": 1}))
-    run(recipe)
+    with monkeypatch.context() as patch:
+        # The last epoch's validation is not repeated.
+        patch.setattr(fine_tuning, "evaluate", None)
+        metrics = run(recipe)
     assert [line["step"] for line in _lines(recipe) if "epoch" in line] == [2, 5]
+    task = bf.load(f"{recipe.output}/model")
+    assert evaluate(task, recipe, "dev") == pytest.approx(metrics, rel=1e-5)
 
 
 # What learns ----------------------------------------------------------------------------------
