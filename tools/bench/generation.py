@@ -2,7 +2,8 @@
 
     python -m tools.bench.generation            # writes tools/results/generation_speed.md
     python -m tools.bench.generation --quick    # few tokens; writes nothing
-    python -m tools.bench.generation --accuracy DIRECTORY    # of a saved CausalLM; writes nothing
+    python -m tools.bench.generation --accuracy DIRECTORY    # of a saved CausalLM; writes
+                                                             # tools/results/generation_accuracy.md
 
 GPT-2 of base size with random weights, the same on both sides, continues random prompts of 16
 tokens. Each number of threads has a process of its own, pinned to as many cores; in it, contenders
@@ -113,7 +114,7 @@ def ours(directory: str, row: Row, tokens: int, dtype: str = "float32") -> Calla
 
 
 def accuracy(directory: str) -> None:
-    """Prints perplexities on WikiText-2's validation set, and how many greedy steps agree."""
+    """Compares perplexities on WikiText-2's validation split, and the tokens of greedy steps."""
     import tensorflow as tf
 
     import bertfam_tf as bf
@@ -123,6 +124,7 @@ def accuracy(directory: str) -> None:
     lines = (DATA / "wikitext-2" / "valid.txt").read_text("utf-8").split("\n")
     # The first are for calibration.
     rows, exact = [line.strip() for line in lines if len(line) > 200], np.array([])
+    table = []
 
     def predictor(scope: Callable[[], Any]) -> Callable:
         @tf.function(autograph=False, reduce_retracing=True)
@@ -144,7 +146,20 @@ def accuracy(directory: str) -> None:
         exact = tokens if dtype == "float32" else exact
         agree = (tokens == exact)[weights > 0].mean()
         perplexity = np.exp(losses.sum() / weights.sum())
-        print(f"{dtype}: perplexity {perplexity:.3f}, {agree:.2%} of greedy steps as in float32")
+        table.append(f"| {dtype} | {perplexity:.2f} | {agree:.2%} |\n")
+    text = (
+        "# Accuracy of generation in int8 and bfloat16\n\n"
+        f"`python -m tools.bench.generation --accuracy {directory}`, {datetime.date.today()}, "
+        f"{machine.cpu()}, {machine.versions(PACKAGES[:2])}.\n\n"
+        f"A {task.backbone.family} of {task.backbone.config.num_layers} layers of width "
+        f"{task.backbone.config.hidden_size}, 400 paragraphs of WikiText-2's validation split, "
+        "each token predicted from the paragraph's tokens before it. int8 is calibrated on 128 "
+        "others.\n\n"
+        "| dtype | perplexity | most probable tokens that are float32's |\n| --- | ---: | ---: |\n"
+        + "".join(table)
+    )
+    print(text)
+    RESULT.with_name("generation_accuracy.md").write_text(text, "utf-8")
 
 
 def theirs(directory: str, row: Row, tokens: int) -> Callable[[np.ndarray], np.ndarray]:
