@@ -10,7 +10,7 @@ from pathlib import Path
 from bertfam_tf import parsing
 from bertfam_tf.data.rows import InvalidRow, Row
 
-# Other white space, such as a no-break space, may be part of a word.
+# Other white space, such as a no-break space, does not separate columns.
 _BETWEEN = re.compile(rb"[ \t]+")
 _DOCUMENT = b"-DOCSTART-"
 
@@ -57,6 +57,10 @@ def conll_rows(file: Path, word: int = 0, tag: int | None = -1) -> Iterator[Row 
             raise ValueError(f"{file} has words in the column of tags; expected one for each.")
         words.append(cells[word])
         if tag is not None:
+            text = cells[word].decode("utf-8", "replace")
+            if text.split() != [text]:
+                problem = f"{location}: the word {text!r} has white space, which separates words."
+                wrong = wrong or InvalidRow("word", problem)
             tags.append(cells[tag].decode("utf-8", "replace"))
 
 

@@ -207,7 +207,7 @@ def _elements_unchecked(rows):
         ("t.jsonl", b'{"text": "\xff"}', targets.Name(), r"line 1 is not JSON: .*utf-8"),
         ("t.jsonl", "[" * 100_000, targets.Name(), r"line 1 is not JSON"),
         ("t.conll", "a O\nb\n\n", targets.Tags(), r"t\.conll: line 2 has 1 columns; expected 2"),
-        ("t.conll", "a\xa0b O\n\n", targets.Tags(), r"t\.conll: line 1: 1 tags for 2 words"),
+        ("t.conll", "a\xa0b O\n\n", targets.Tags(), r"conll: line 1: the word 'a\\xa0b' has"),
         ("t.conll", "a X\n\nb Y\n", targets.Tags(["X"]), r"line 3: The tag 'Y' is not one of: X"),
         ("t.conll", "a\n\n", targets.Tags(), r"t\.conll has words in the column of tags"),
         ("t.json", "{}", targets.Answers(), r"t\.json has no list 'data'.*, an array of obj"),
@@ -311,6 +311,14 @@ def test_conll(tmp_path):
     ]
     with pytest.raises(ValueError, match="has 4 columns; there is no column 0 or 4"):
         read_rows(tmp_path / "t.conll", {"text": 0, "label": 4}, target=targets.Tags())
+
+
+def test_a_word_with_white_space_is_named(tmp_path):
+    file = _write(tmp_path, "t.conll", "in O\nNew\u00a0York B-x\n\na O\n")
+    with pytest.raises(ValueError, match=r"t\.conll: line 2: the word 'New\\xa0York' has white"):
+        read_rows(file, target=targets.Tags())
+    assert read_rows(file, target=targets.Tags(), skip=True).skipped == {"word": 1}
+    assert read_rows(file).count == 2  # without tags, it is two words
 
 
 @pytest.mark.parametrize(
