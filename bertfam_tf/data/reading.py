@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import glob
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -135,6 +136,8 @@ def read_rows(
     if format is not None and format not in FORMATS:
         raise ValueError(unknown("format", format, FORMATS))
     if iob2 and isinstance(target, Tags):
+        # A copy that collects labels in the same place, so that other files read as before.
+        target = copy.copy(target)
         target.iob2 = True
     if format == "tfds" or (format is None and tfds is not None):
         if tfds is None:

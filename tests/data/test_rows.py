@@ -386,6 +386,13 @@ def test_iob2(tmp_path, iob1, iob2):
         assert _elements(read_rows(file, target=target, iob2=True))[0][1].decode() == iob2
 
 
+def test_iob2_is_for_one_reading(tmp_path):
+    file, target = _write(tmp_path, "t.conll", "w I-x\n"), targets.Tags()
+    assert _elements(read_rows(file, target=target, iob2=True))[0][1] == b"B-x"
+    assert _elements(read_rows(file, target=target))[0][1] == b"I-x"
+    assert target.names == ["B-x", "I-x"]
+
+
 def test_iob2_tags_have_to_be_named(tmp_path):
     file = _write(tmp_path, "t.jsonl", json.dumps({"text": "w", "label": ["1"]}))
     with pytest.raises(ValueError, match="The tag 'B-x' is not one of: O, I-x"):
