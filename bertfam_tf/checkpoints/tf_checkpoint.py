@@ -121,12 +121,19 @@ def _read_json(file: Path, family: str | None, format: str) -> tuple[Family, Con
     values = parsing.read_object(file, CheckpointError)
     if "hidden_size" not in values:
         raise CheckpointError(f"{file} has no 'hidden_size'; expected the config of an encoder.")
-    # Model Garden writes additional options, and null for those that are not used.
-    values = {k: v for k, v in values.items() if k != "backward_compatible" and v is not None}
+    stated = {key for key, value in values.items() if value is not None}
     known = registry.of_format(_TF1)
-    marked = [record for record in known.values() if record.formats[_TF1].marker in values]
+    marked = [record for record in known.values() if record.formats[_TF1].marker in stated]
     record = requested_family(family, (*marked, known[file.name])[0], format, file)
-    values["model_type"] = huggingface.names_of(record).model_type
+    names = huggingface.names_of(record)
+    # Model Garden writes additional options, and null for those that are not used. Null for one of
+    # the family is an error: the published code takes no activation and no dropout for it.
+    values = {
+        key: value
+        for key, value in values.items()
+        if key != "backward_compatible" and (key in stated or key in names.config)
+    }
+    values["model_type"] = names.model_type
     values.setdefault("layer_norm_eps", 1e-12)
     if values.get("hidden_act") == "gelu":
         values["hidden_act"] = record.formats[format].gelu

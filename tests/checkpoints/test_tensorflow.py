@@ -248,6 +248,8 @@ FILES = {
         "Unexpected tensors: bert/encoder/layer_2/attention",
     ),
     "unknown activation": (_config(hidden_act="geglu"), "Unknown activation 'geglu'"),
+    "no activation": (_config(hidden_act=None), "activation must be of type str, got None"),
+    "no dropout": (_config(hidden_dropout_prob=None), "dropout must be of type float, got None"),
     "another kind": (
         lambda d: (d / "bert_config.json").rename(d / "albert_config.json"),
         "Unexpected tensors: bert/encoder/layer_0",
