@@ -116,8 +116,8 @@ def read_shards(
     """Yields the tensors of ``single``, or of the files that ``index`` lists, by name.
 
     Raises:
-        CheckpointError: if a shard is missing, the index is damaged, or it names tensors that its
-            shards do not contain.
+        CheckpointError: if a shard is missing or outside of the directory, the index is damaged, or
+            it names tensors that its shards do not contain.
     """
     if (directory / single).is_file():
         yield from ((tensor.name, tensor) for tensor in tensors(directory / single))
@@ -128,13 +128,18 @@ def read_shards(
             f"{directory / index} is not an index of shards: expected a weight_map from "
             "tensors to file names."
         )
-    shards = {name: Path(shard).name for name, shard in table.items()}
-    missing = set(shards)
-    for shard in sorted(set(shards.values())):
+    missing = set(table)
+    root = directory.resolve()
+    for shard in sorted(set(table.values())):
         # Path.is_file raises an OSError for names that are too long.
         if not os.path.isfile(directory / shard):
             raise CheckpointError(
                 f"{directory / index} names {truncated(shard)}, which is missing."
+            )
+        # Not of the file itself, which is a link in a hub cache.
+        if not (directory / shard).parent.resolve().is_relative_to(root):
+            raise CheckpointError(
+                f"{directory / index} names {truncated(shard)}, which is outside of the checkpoint."
             )
         for tensor in tensors(directory / shard):
             missing.discard(tensor.name)

@@ -274,6 +274,13 @@ def test_a_link_to_itself(tiny_copy):
         sources.reject_external_links(tiny_copy, tiny_copy)
 
 
+def test_a_link_in_a_folder_of_shards(tiny_copy, tmp_path):
+    (tiny_copy / "shards").mkdir()
+    (tiny_copy / "shards" / WEIGHTS).symlink_to(tmp_path)
+    with pytest.raises(CheckpointError, match="which is not part of the checkpoint"):
+        sources.reject_external_links(tiny_copy, tiny_copy)
+
+
 def test_links_of_a_hub_cache_are_followed(tiny, tmp_path):
     repository = tmp_path / "models--a--b"
     snapshot, blobs = repository / "snapshots" / "1", repository / "blobs"

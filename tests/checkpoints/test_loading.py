@@ -28,11 +28,12 @@ def _change_config(directory, **values):
     file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
 
 
-def _shard(directory, shards=3):
+def _shard(directory, shards=3, folder=""):
     tensors = load_file(directory / WEIGHTS)
     (directory / WEIGHTS).unlink()
+    (directory / folder).mkdir(exist_ok=True)
     names = sorted(tensors)
-    index = {name: f"model-{i % shards + 1:05}.safetensors" for i, name in enumerate(names)}
+    index = {n: f"{folder}model-{i % shards + 1:05}.safetensors" for i, n in enumerate(names)}
     for shard in set(index.values()):
         save_file({n: tensors[n] for n in names if index[n] == shard}, directory / shard)
     (directory / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": index}))
@@ -91,8 +92,9 @@ def test_other_precisions_load_as_float32(tiny_copy, expected, dtype, tolerance)
     _same(_weights(bf.load_backbone(tiny_copy)), expected, rtol=tolerance, atol=1e-6)
 
 
-def test_shards(tiny_copy, expected):
-    _shard(tiny_copy)
+@pytest.mark.parametrize("folder", ["", "shards/"])
+def test_shards(tiny_copy, expected, folder):
+    _shard(tiny_copy, folder=folder)
     _same(_weights(bf.load_backbone(tiny_copy)), expected, rtol=0)
 
 
@@ -148,6 +150,14 @@ def _name_long_shard(directory):
     (directory / INDEX).write_text(json.dumps({"weight_map": index}))
 
 
+def _name_shard_outside(directory):
+    index = _shard(directory)
+    shard = index[QUERY]
+    (directory / shard).rename(directory.parent / shard)
+    index = {name: f"../{file}" if file == shard else file for name, file in index.items()}
+    (directory / INDEX).write_text(json.dumps({"weight_map": index}))
+
+
 def _damage_index(directory):
     _shard(directory)
     (directory / INDEX).write_text('{"weight_map": ["a"]}')
@@ -200,6 +210,7 @@ DAMAGES = {
     "missing shard": (_remove_shard, r"names model-0000\d\.safetensors, which is missing"),
     "index names too much": (_name_absent_tensors, "shards do not contain: bert.absent"),
     "name of a shard that is too long": (_name_long_shard, "names x{300}, which is missing"),
+    "shard outside": (_name_shard_outside, r"names \.\./model-.*, which is outside of the checkp"),
     "index of another kind": (_damage_index, "is not an index of shards"),
     "tensor left over": (
         _tensors(lambda t: t.update({"bert.adapter.weight": np.ones(1, np.float32)})),
