@@ -11,8 +11,9 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 OUTSIDE = "O"
-# Beginning, inside and end of an entity, and an entity of a single word.
-_PREFIXES = ("B", "I", "E", "S")
+# Beginning, inside and end of an entity, and an entity of a single word. BILOU has L (last) and U
+# (unit) for the latter two.
+_PREFIXES = {"B": "B", "I": "I", "E": "E", "S": "S", "L": "E", "U": "S"}
 _CONTINUED = ("B", "I")
 _CONTINUING = ("I", "E")
 _NO_TYPE = "_"
@@ -36,7 +37,8 @@ def parse(tag: str) -> tuple[str, str]:
     """Returns a tag's prefix and type: ``"B-PER"`` is ``("B", "PER")``, ``"O"`` is ``("O", "")``.
 
     Tags are ``"O"``, or ``"B"``, ``"I"``, ``"E"`` or ``"S"``, alone or with ``"-"`` and a type: as
-    in IOB1, IOB2 (also called BIO), IOE and IOBES.
+    in IOB1, IOB2 (also called BIO), IOE and IOBES. BILOU's ``"L"`` and ``"U"`` are returned as
+    ``"E"`` and ``"S"``.
 
     Raises:
         ValueError: for any other tag.
@@ -46,10 +48,10 @@ def parse(tag: str) -> tuple[str, str]:
     prefix, _, kind = tag.partition("-")
     if prefix not in _PREFIXES:
         raise ValueError(
-            f"The tag {tag!r} does not mark entities; expected 'O', or one of B, I, E and S "
+            f"The tag {tag!r} does not mark entities; expected 'O', or one of B, I, E, S, L and U "
             "followed by '-' and a type."
         )
-    return prefix, kind or _NO_TYPE
+    return _PREFIXES[prefix], kind or _NO_TYPE
 
 
 def marks_entities(tags: Iterable[str]) -> bool:
@@ -76,7 +78,7 @@ def entities(tags: Sequence[str]) -> list[Entity]:
     """Returns the entities of a sentence, in order.
 
     Args:
-        tags: one for each word, in IOB1, IOB2 or IOBES.
+        tags: one for each word, in IOB1, IOB2, IOBES or BILOU.
 
     Raises:
         ValueError: if ``parse`` cannot read a tag.

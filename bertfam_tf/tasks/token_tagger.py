@@ -104,7 +104,7 @@ class TokenTagger(Task):
     there; and ``count``, int32 (batch,), the number of words of the text. It is larger than
     ``max_tokens`` if words were omitted from the answer.
 
-    ``entities``, if the tags are IOB1, IOB2 or IOBES, returns ``text`` and ``type``,
+    ``entities``, if the tags are IOB1, IOB2, IOBES or BILOU, returns ``text`` and ``type``,
     string (batch, ``max_entities``), padded with "": the exact parts of the texts, and their types;
     ``score``, float32, the mean of the words', 0 there; ``start`` and ``end``, int32, characters of
     the text, -1 there; and ``count``, as above.
@@ -268,7 +268,7 @@ class TokenTagger(Task):
         """
         if not self._marks_entities:
             raise ValueError(
-                f"The tags mark no entities; expected tags as of IOB1, IOB2 or IOBES, not "
+                f"The tags mark no entities; expected IOB1, IOB2, IOBES or BILOU, not "
                 f"{', '.join(self.tags)}."
             )
 

@@ -49,7 +49,8 @@ def test_schemes_give_the_same_entities():
     iob1 = "I-A I-A O I-B B-B I-A".split()
     iob2 = "B-A I-A O B-B B-B B-A".split()
     iobes = "B-A E-A O S-B S-B S-A".split()
-    assert entities(iob1) == entities(iob2) == entities(iobes)
+    bilou = "B-A L-A O U-B U-B U-A".split()
+    assert entities(iob1) == entities(iob2) == entities(iobes) == entities(bilou)
     assert len(entities(iob1)) == 4
 
 
@@ -73,7 +74,7 @@ def test_edges(wanted, found, expected):
 
 
 def test_tags_that_mark_no_entity():
-    for tag in ("NN", "X-PER", "", "o", "BB", "-PER", "L-PER"):
+    for tag in ("NN", "X-PER", "", "o", "BB", "-PER", "M-PER"):
         with pytest.raises(ValueError, match="does not mark entities"):
             parse(tag)
         assert not marks_entities(["O", "B-A", tag])
