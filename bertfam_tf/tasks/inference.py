@@ -13,6 +13,7 @@ import tensorflow as tf
 from bertfam_tf.data.errors import as_value_errors
 from bertfam_tf.data.inputs import LANGUAGE, TEXT_PAIR, Fields, batches, texts_of
 from bertfam_tf.data.tables import Columns
+from bertfam_tf.data.targets import Target
 from bertfam_tf.models import Backbone
 from bertfam_tf.names import NO_TEXT
 from bertfam_tf.tasks.components import TaskComponents
@@ -34,6 +35,7 @@ class TaskInference:
     tokenizer: Tokenizer
     options: Any
     distribute_strategy: Any
+    file_labels: Callable[[], type[Target] | None]
     __call__: Callable[..., Any]
     _parts: TaskComponents
 
@@ -132,6 +134,11 @@ class TaskInference:
             self._parts.preprocessor.rows_per_example == 1
             and self._parts.training_preprocessor is None
         )
+
+    @property
+    def class_names(self) -> list[str]:
+        """Names of the labels or tags, in the order of the scores; empty if there are none."""
+        return []
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -236,6 +243,7 @@ class TaskInference:
                 lambda x: tf.TensorSpec([None, *x.shape[1:]], x.dtype), nothing
             )
             return to_python(graph.get_concrete_function(specs)(nothing), nothing)
+        self._refuse_pairs(x)
         prepare = self._parts.targets.prepared
         texts, _ = prepare(texts_of(x, self.fields, prepare, columns, self.pair), None)
         stream = batches(texts, batch_size=batch_size, fields=self.fields)
@@ -348,6 +356,23 @@ class TaskInference:
             return [(each, part(batch, i)) for i, each in enumerate(results)]
 
         return run
+
+    def _refuse_pairs(self, x: Any) -> None:
+        """Raises ValueError for pairs of texts, whose second text would be ignored as a label."""
+        kind = self.file_labels()
+        single = self.pair is False and self.fields.optional
+        if kind is None or not single or not isinstance(x, list):
+            return
+        target = kind(self.class_names or None)
+        for row, example in enumerate(x):
+            if type(example) is tuple and len(example) == 2 and isinstance(example[1], str):
+                try:
+                    target.read(example[1], {})
+                except ValueError as error:
+                    raise ValueError(
+                        f"This task takes single texts, alone or with a label. Example {row} is a "
+                        f"pair: {error}"
+                    ) from None
 
     def _settle_pair(self, stream: tf.data.Dataset) -> None:
         has_optional = any(name in stream.element_spec[0] for name in self.fields.optional)

@@ -143,6 +143,8 @@ def test_tuples(reader, expected):
     assert [answer["label"] for answer in reader.predict([(t,) for t in TEXT])] == expected[1]
     with pytest.raises(ValueError, match="Example 1 must be a tuple of 2, as the first one"):
         reader.fit([made[0], "bad movie"])
+    with pytest.raises(ValueError, match=r"single texts.*Example 0 is a pair: The label 'a film'"):
+        reader.predict([("a good film", "a film")])
 
 
 @pytest.mark.extended
