@@ -18,7 +18,7 @@ from bertfam_tf.names import truncated, unknown
 Column = str | int | list[str | int]
 # The cells of a row, its first line and its number of lines.
 _Record = tuple[int, int, list[str]]
-_LABEL = "label"
+_LABEL, _ID = "label", "id"
 _LARGEST_CELL = 2**31 - 1
 _PIECE = 1 << 16
 _WHITE_SPACE = " \t\r\n"
@@ -267,9 +267,13 @@ def record_row(location: str, record: Any, columns: Mapping[str, Column]) -> Row
             else (_label if name == _LABEL else _text)(location, record, column)
             for name, column in columns.items()
         }
+        row = _row(location, values)
+        number = _lookup(location, record, str(columns[_ID])) if _ID in columns else None
     except InvalidRow as error:
         return error
-    return _row(location, values)
+    # The feature is text.
+    is_number = isinstance(number, int | float) and not isinstance(number, bool)
+    return row._replace(id=number) if is_number else row
 
 
 def _label(location: str, record: dict, key: str | int) -> Any:

@@ -31,7 +31,7 @@ class Row(NamedTuple):
         location: where it is, such as ``train.csv: line 3``.
         features: texts by the feature names of tasks; UTF-8, or a list of UTF-8 strings.
         label: the label in the file, or converted by a ``Target``; None if there is none.
-        id: the row's id in the file, or None.
+        id: the row's id in the file, a number if JSON or a table has one; or None.
         lines: its number of lines; more than one if quotes contain line breaks.
         not_utf8: the error message if bytes of its line are not UTF-8.
     """
@@ -39,7 +39,7 @@ class Row(NamedTuple):
     location: str
     features: dict[str, bytes | list[bytes]]
     label: Any = None
-    id: str | None = None
+    id: str | int | float | None = None
     lines: int = 1
     not_utf8: str = ""
 

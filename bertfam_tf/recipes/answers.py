@@ -192,7 +192,7 @@ def _lines(
 
 def _identity(row: Row, number: int) -> dict[str, Any]:
     """The row's id, or without one its number."""
-    row_id = row.features.get(_ID, row.id)
+    row_id = row.id if isinstance(row.id, int | float) else row.features.get(_ID, row.id)
     if row_id is None:
         return {"row": number}
     return {_ID: row_id.decode("utf-8", "replace") if isinstance(row_id, bytes) else row_id}

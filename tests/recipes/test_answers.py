@@ -221,6 +221,15 @@ def test_questions_keep_their_names(tmp_path, model):
     assert task.most == 16
 
 
+def test_ids_that_are_numbers_stay_numbers(tmp_path, model):
+    file, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    ids = [17, 1.5, "17", True]
+    file.write_text("".join(json.dumps({"key": key, "text": "a"}) + "\n" for key in ids))
+    rows = read_rows(file, {"text": "text", "id": "key"})
+    answer_file(Fake(), rows, output, source_of(file, model), verbose=False)
+    assert [json.loads(line)["id"] for line in output.open()] == [17, 1.5, "17", "true"]
+
+
 # A second process, a full disk ----------------------------------------------------------------
 
 
