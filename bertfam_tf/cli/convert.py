@@ -26,7 +26,7 @@ def add(commands: Commands) -> None:
 
 def run(options: argparse.Namespace) -> None:
     from bertfam_tf import parsing, tasks
-    from bertfam_tf.checkpoints import convert
+    from bertfam_tf.checkpoints import Checkpoint, convert
     from bertfam_tf.recipes.directory import METRICS, model_directory
 
     names = ("language", "license", "base_model", "dataset")
@@ -45,4 +45,9 @@ def run(options: argparse.Namespace) -> None:
     if fields:
         option = fields[0].replace("_", "-")
         raise ValueError(f"--{option} is for saved tasks; {saved} is a checkpoint.")
+    if {*Checkpoint(saved, options.family).options} - {"max_length"}:
+        # Options of a task, which only the task can write.
+        tasks.load_checkpoint(saved).save_pretrained(options.target)
+        print(options.target)
+        return
     print(convert(saved, options.target, family=options.family))

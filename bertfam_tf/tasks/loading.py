@@ -66,6 +66,8 @@ def _class_of(path: str | Path) -> type[Task]:
         if cls.published_type.matches(directory):
             return cls
     checkpoint = Checkpoint(directory)
+    if checkpoint.options.keys() - {"max_length"} == {"pooling", "normalize"}:  # KerasHub's
+        return task_class("TextEmbedder")
     stored = checkpoint.heads()
     matching = []
     for cls in classes:

@@ -14,6 +14,7 @@ import sentencepiece
 import bertfam_tf as bf
 from bertfam_tf import heads
 from bertfam_tf.checkpoints import Checkpoint, CheckpointError, convert
+from bertfam_tf.cli import main
 from tests.checkpoints.test_keras_hub import SMALL, float64  # noqa: F401
 from tests.parity import relative
 from tests.selection import in_full
@@ -318,6 +319,22 @@ def test_options_of_embedders_are_not_converted(tmp_path):
     theirs.save_to_preset(str(tmp_path / "in"))
     with pytest.raises(CheckpointError, match=r"pooling = 'max', .*which Hugging Face's format"):
         convert(tmp_path / "in", tmp_path / "out")
+
+
+@pytest.mark.extended
+def test_the_command_converts_embedders(tmp_path, capsys):
+    preprocessor = keras_hub.models.BertTextEmbedderPreprocessor(_tokenizer(), sequence_length=9)
+    theirs = keras_hub.models.BertTextEmbedder(
+        _bert(), preprocessor=preprocessor, pooling_mode="max", normalize=False
+    )
+    theirs.save_to_preset(str(tmp_path / "in"))
+    assert main(["convert", str(tmp_path / "in"), str(tmp_path / "out")]) == 0
+    assert capsys.readouterr().out.strip() == str(tmp_path / "out")
+    ours = bf.TextEmbedder.from_pretrained(tmp_path / "out")
+    assert (ours.pooling, ours.normalize, ours.max_length) == ("max", False, 9)
+    expected = bf.TextEmbedder.from_pretrained(tmp_path / "in").backbone.get_weights()
+    for found, weight in zip(ours.backbone.get_weights(), expected, strict=True):
+        np.testing.assert_array_equal(found, weight)
 
 
 def test_other_tasks_start_with_a_random_head(classifier):
