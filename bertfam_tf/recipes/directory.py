@@ -14,11 +14,12 @@ import yaml
 
 from bertfam_tf import parsing
 from bertfam_tf.checkpoints import formats
+from bertfam_tf.data.race import archive_of
 from bertfam_tf.data.reading import expanded, is_published
 from bertfam_tf.files import LOCK, exclusive_lock, remove_leftovers, resume, write
 from bertfam_tf.recipes.reading import expand, source, with_defaults
 from bertfam_tf.recipes.schema import DistillRecipe, MultiTaskRecipe, PretrainRecipe, Recipe
-from bertfam_tf.sources import sha256
+from bertfam_tf.sources import DESCRIPTION, sha256
 from bertfam_tf.training import engine, replicas
 from bertfam_tf.training.callbacks import curves
 from bertfam_tf.training.callbacks.backup import PREVIOUS, STATE, Backup, recipe_of
@@ -30,6 +31,8 @@ _STEPS, _BOARD = "metrics.jsonl", "tensorboard"
 _WRITTEN = (RECIPE, MODEL, METRICS, _DATA, HISTORY, _STEPS, _CURVES)
 # A run does not read the test split; `bertfam evaluate` does.
 _SPLITS = ("train", "dev")
+# Word vectors of a student and of an augmentation; models of a distillation.
+_VECTORS, _MODELS = "word_vectors", ("teacher", "augmentation.masked_lm")
 # The files of larger data, such as corpora, are compared by size, because digests take long.
 _LARGEST = 1 << 28  # bytes of all files
 # The end of a size, in place of a digest.
@@ -306,37 +309,66 @@ def _is_dumped(text: str) -> bool:
         return False
 
 
-def digests(recipe: Any, whole: bool | None = None) -> dict[str, dict[str, str]]:
-    """Returns the digests of a recipe's data files: by dotted key, such as ``data.train``, by path.
+def digests(recipe: Any, stored: Mapping[str, Any] | None = None) -> dict[str, dict[str, str]]:
+    """Returns the digests of a recipe's data files, word vectors and teachers.
 
-    Files that do not exist, directories and published data sets are left out.
+    Files that do not exist, published data sets and names of checkpoints on a hub are left out.
 
     Args:
         recipe: the recipe.
-        whole: whether files are compared by their content, or by their sizes; None for the content
-            unless it is large.
+        stored: earlier digests: files are compared by their sizes if they were before. None for
+            the content, unless the files of a key are large.
+
+    Returns:
+        Digests by dotted key, such as ``data.train``, and by path.
     """
     by_key: dict[str, list[Path]] = {}
     for key, name in _file_names(dataclasses.asdict(recipe), ""):
-        if is_published(name):
-            continue
         try:
-            files = [Path(file) for file in expanded(source(name))]
+            files = _model_files(name) if key in _MODELS else _data_files(name)
         except ValueError:  # reading the data says it better
             continue
-        by_key.setdefault(key, []).extend(file for file in files if file.is_file())
-    sizes = {file: file.stat().st_size for files in by_key.values() for file in files}
-    if whole is None:
-        whole = sum(sizes.values()) <= _LARGEST
+        by_key.setdefault(key, []).extend(files)
     return {
-        key: {str(file): sha256(file) if whole else f"{sizes[file]}{_BYTES}" for file in files}
+        key: _digests(files, None if stored is None else stored.get(key))
         for key, files in by_key.items()
         if files
     }
 
 
+def _digests(files: list[Path], stored: Any) -> dict[str, str]:
+    sizes = {file: file.stat().st_size for file in files}
+    by_size = sum(sizes.values()) > _LARGEST
+    if isinstance(stored, Mapping):
+        # The files that are left may be small: each is compared as it was at the start.
+        by_size = any(str(digest).endswith(_BYTES) for digest in stored.values())
+    return {
+        str(file): f"{size}{_BYTES}" if by_size else sha256(file) for file, size in sizes.items()
+    }
+
+
+def _data_files(name: str) -> list[Path]:
+    """Returns the files of a name in a data section: a file, a pattern, a folder, an archive."""
+    if is_published(name):
+        return []
+    path = Path(source(name))
+    paths = sorted(path.rglob("*")) if path.is_dir() else map(Path, expanded(path))
+    files = (path if path.is_file() else archive_of(path) for path in paths)
+    return [file for file in files if file is not None]
+
+
+def _model_files(name: str) -> list[Path]:
+    """Returns the files of a model on disk; of a saved task, the one with the others' digests."""
+    directory = Path(model_source(name))
+    description = directory / DESCRIPTION
+    if description.is_file():
+        return [description]
+    files = sorted(directory.iterdir()) if directory.is_dir() else []
+    return [file for file in files if file.is_file() and file.suffix != ".md"]
+
+
 def check_unchanged(stored: Mapping[str, Any], recipe: Any, run: Path) -> None:
-    """Compares the data files of a run with the digests from its start.
+    """Compares the data files and teachers of a run with the digests from its start.
 
     Args:
         stored: the result of ``digests`` at the start of the run.
@@ -344,17 +376,10 @@ def check_unchanged(stored: Mapping[str, Any], recipe: Any, run: Path) -> None:
         run: its directory.
 
     Raises:
-        ValueError: if a file has changed, or a pattern matches other files. Missing data raises no
-            error: a finished run needs none.
+        ValueError: if a file has changed, or a pattern or folder has other files. Missing data
+            raises no error: a finished run needs none.
     """
-    # The files that are left may be small: each is compared as it was at the start.
-    whole = not any(
-        str(digest).endswith(_BYTES)
-        for files in stored.values()
-        if isinstance(files, Mapping)
-        for digest in files.values()
-    )
-    for key, files in digests(recipe, whole).items():
+    for key, files in digests(recipe, stored).items():
         before = stored.get(key)
         if not isinstance(before, Mapping):
             continue
@@ -368,17 +393,18 @@ def check_unchanged(stored: Mapping[str, Any], recipe: Any, run: Path) -> None:
             names = ", ".join(changed) or f"{len(files)} files instead of {len(before)}"
             raise ValueError(
                 f"The data of the run {run} has changed since it began ({key}: {names}). Choose "
-                f"another output, or remove {run} to train on the new data."
+                f"another output, or remove {run} to train again."
             )
 
 
 def _file_names(value: Any, section: str) -> Iterator[tuple[str, str]]:
-    """Yields the files that the data sections of a recipe name, each with its dotted key."""
+    """Yields the files and models that a recipe reads, each with its dotted key."""
     if not isinstance(value, Mapping):
         return
     for name, inner in value.items():
         key = f"{section}.{name}" if section else str(name)
-        if section.rpartition(".")[2] == "data" and name.partition("_")[0] in _SPLITS:
+        is_data = section.rpartition(".")[2] == "data" and name.partition("_")[0] in _SPLITS
+        if is_data or name == _VECTORS or key in _MODELS:
             yield from ((key, file) for file in _strings(inner))
         else:
             yield from _file_names(inner, key)

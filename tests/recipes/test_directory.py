@@ -8,8 +8,17 @@ import pytest
 import yaml
 
 from bertfam_tf.checkpoints.safetensors import write as write_tensors
-from bertfam_tf.recipes.directory import RunDirectory, model_directory, model_source, run_directory
+from bertfam_tf.distill.settings import DistillStage, StudentConfig
+from bertfam_tf.recipes.directory import (
+    RunDirectory,
+    check_unchanged,
+    digests,
+    model_directory,
+    model_source,
+    run_directory,
+)
 from bertfam_tf.recipes.reading import load_recipe
+from bertfam_tf.recipes.schema import DistillRecipe
 
 
 @pytest.fixture
@@ -189,6 +198,41 @@ def test_data_that_changes(recipe, output, tmp_path, monkeypatch):
     data.unlink()  # the results stay without the data
     with run_directory(recipe) as directory:
         assert directory.metrics() == {"loss": 1.0}
+
+
+def test_folders_word_vectors_and_teachers_that_change(recipe, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    files = {
+        "race/high/1.txt": "{}",
+        "vectors.txt": "a 1\n",
+        "teacher/bertfam.json": "{}",
+        "checkpoint/model.safetensors": "x",
+        "checkpoint/README.md": "y",
+    }
+    for folder in ("race/high", "teacher", "checkpoint"):
+        (tmp_path / folder).mkdir(parents=True)
+    _write(tmp_path, files)
+    distilled = DistillRecipe(
+        str(tmp_path / "victim"),
+        ["teacher", "checkpoint", "package:x", "google-bert/bert-base-uncased"],
+        StudentConfig(word_vectors="vectors.txt"),
+        dataclasses.replace(recipe.data, train="race", dev=["tfds:race/dev", "a.tar.gz/dev"]),
+        [DistillStage({})],
+    )
+    stored = digests(distilled)
+    assert {key: list(found) for key, found in stored.items()} == {
+        "teacher": ["teacher/bertfam.json", "checkpoint/model.safetensors"],
+        "student.word_vectors": ["vectors.txt"],
+        "data.train": ["race/high/1.txt"],
+    }
+    check_unchanged(stored, distilled, tmp_path)
+    check_unchanged({}, distilled, tmp_path)  # of an earlier version
+    _write(tmp_path, {"checkpoint/README.md": "z"})
+    check_unchanged(stored, distilled, tmp_path)
+    for name in list(files)[:4]:
+        _write(tmp_path, {**files, name: "other"})
+        with pytest.raises(ValueError, match=rf"has changed since it began \(.*: {name}\)"):
+            check_unchanged(stored, distilled, tmp_path)
 
 
 def test_large_data_of_which_a_part_is_gone(recipe, output, tmp_path, monkeypatch):
