@@ -20,7 +20,10 @@ class Target:
 
     Args:
         names: the valid labels, in order; or a dict from labels in the file to names; None
-            collects the labels in the file.
+            collects the labels in the file. Numbers take a dict only, and choices and answers none.
+
+    Raises:
+        ValueError: for names that the target does not take.
 
     Attributes:
         what: the word for a label in error messages.
@@ -122,6 +125,13 @@ class Number(Target):
 
     what = "number"
 
+    def __init__(self, names: Mapping[str, str] | None = None):
+        if names is not None and not isinstance(names, Mapping):
+            raise ValueError(
+                f"data.labels must be null, or a table from labels to numbers, got {names!r}."
+            )
+        super().__init__(names)
+
     def read(self, value: Any, features: Mapping[str, Any]) -> bytes:
         text = _one(value, self.what).strip()
         if self._table is not None:
@@ -161,6 +171,10 @@ class Choice(Target):
     what = "choice"
     spec = _INT32
 
+    def __init__(self, names: None = None):
+        _check_no_names(names, "indices or letters of choices")
+        super().__init__()
+
     def read(self, value: Any, features: Mapping[str, Any]) -> int:
         text = _one(value, self.what).strip()
         if len(text) == 1 and "A" <= text.upper() <= "Z":
@@ -188,6 +202,7 @@ class Answers(Target):
     column = "answers"
 
     def __init__(self, names: None = None):
+        _check_no_names(names, "answers")
         super().__init__()
         self._most = 1
         # Hundreds of questions may have the same context, one after the other.
@@ -257,6 +272,11 @@ def pairs_of(answers: Any) -> list[tuple[Any, Any]]:
         except (KeyError, IndexError, TypeError):
             pass
     raise ValueError("There is no list of answers.")
+
+
+def _check_no_names(names: Any, labels: str) -> None:
+    if names is not None:
+        raise ValueError(f"data.labels must be null if labels are {labels}, got {names!r}.")
 
 
 def _to_iob2(tags: Sequence[str]) -> list[str]:

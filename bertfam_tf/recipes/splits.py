@@ -17,7 +17,7 @@ from bertfam_tf.data.published import columns_of
 from bertfam_tf.data.reading import is_published, published_splits
 from bertfam_tf.data.records import Column
 from bertfam_tf.data.rows import Rows
-from bertfam_tf.data.targets import Target
+from bertfam_tf.data.targets import Tags, Target
 from bertfam_tf.names import join_names, unknown
 from bertfam_tf.recipes.reading import expand
 from bertfam_tf.recipes.schema import DataConfig
@@ -127,6 +127,8 @@ def rows_of(
         labels = trainable_task(task).file_labels()
         assert labels is not None
         target = labels(names if data.labels is None else data.labels)
+        if data.tag_scheme is not None and not isinstance(target, Tags):
+            raise ValueError(f"data.tag_scheme must be null for {task}, whose labels are no tags.")
     rows = read_rows(
         files,
         columns(data, task),

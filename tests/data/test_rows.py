@@ -399,6 +399,19 @@ def test_iob2_tags_have_to_be_named(tmp_path):
         read_rows(file, target=targets.Tags({"0": "O", "1": "I-x"}), iob2=True).dataset()
 
 
+@pytest.mark.parametrize(
+    ("kind", "names", "error"),
+    [
+        (targets.Number, ["1", "2"], "null, or a table from labels to numbers, got"),
+        (targets.Choice, {"A": "0"}, "null if labels are indices or letters of choices, got"),
+        (targets.Answers, ["a"], "null if labels are answers, got"),
+    ],
+)
+def test_names_of_labels_that_have_none(kind, names, error):
+    with pytest.raises(ValueError, match=f"data.labels must be {error}"):
+        kind(names)
+
+
 # SQuAD ----------------------------------------------------------------------------------------
 
 

@@ -717,6 +717,7 @@ def test_columns_that_a_task_does_not_take(files):
     for override, error in (
         ("data.on_error=ignore", "data.on_error must be raise or skip, got 'ignore'"),
         ("data.tag_scheme=iob1", "data.tag_scheme must be iob2, got 'iob1'"),
+        ("data.tag_scheme=iob2", "data.tag_scheme must be null for TextClassifier"),
         ("data.format=xml", "Unknown format 'xml'"),
     ):
         with pytest.raises(ValueError, match=error):
