@@ -354,7 +354,7 @@ def _data_files(name: str) -> list[Path]:
     path = Path(source(name))
     paths = sorted(path.rglob("*")) if path.is_dir() else map(Path, expanded(path))
     files = (path if path.is_file() else archive_of(path) for path in paths)
-    return [file for file in files if file is not None]
+    return [file for file in files if file is not None and not file.name.startswith(".")]
 
 
 def _model_files(name: str) -> list[Path]:

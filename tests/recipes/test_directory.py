@@ -204,6 +204,7 @@ def test_folders_word_vectors_and_teachers_that_change(recipe, tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     files = {
         "race/high/1.txt": "{}",
+        "race/.DS_Store": "",
         "vectors.txt": "a 1\n",
         "teacher/bertfam.json": "{}",
         "checkpoint/model.safetensors": "x",
@@ -229,7 +230,7 @@ def test_folders_word_vectors_and_teachers_that_change(recipe, tmp_path, monkeyp
     check_unchanged({}, distilled, tmp_path)  # of an earlier version
     _write(tmp_path, {"checkpoint/README.md": "z"})
     check_unchanged(stored, distilled, tmp_path)
-    for name in list(files)[:4]:
+    for name in ("race/high/1.txt", "vectors.txt", *stored["teacher"]):
         _write(tmp_path, {**files, name: "other"})
         with pytest.raises(ValueError, match=rf"has changed since it began \(.*: {name}\)"):
             check_unchanged(stored, distilled, tmp_path)
