@@ -24,7 +24,7 @@ from bertfam_tf.distill.terms import TERMS
 from bertfam_tf.distill.word_vectors import load_word_vectors
 from bertfam_tf.names import join_names, unknown
 from bertfam_tf.recipes.directory import MODEL, Flops, RunDirectory, model_source, run_once
-from bertfam_tf.recipes.fine_tuning import evaluate
+from bertfam_tf.recipes.fine_tuning import check_languages, evaluate
 from bertfam_tf.recipes.reading import expand
 from bertfam_tf.recipes.schema import DistillRecipe, DistillStage
 from bertfam_tf.recipes.splits import Split, open_split
@@ -78,6 +78,8 @@ def _run(recipe: DistillRecipe, directory: RunDirectory) -> dict[str, float]:
             distiller.check_cache()
     split = _open(recipe, cls, student, "train")
     rows = split.rows
+    if cls.labels_type is not None:
+        check_languages(student, recipe.data)
     directory.begin()
     split.announce()
     augmented = rows
@@ -258,8 +260,10 @@ def _metrics(
     recipe: DistillRecipe, cls: type[Task], student: Task, teachers: list[Task]
 ) -> dict[str, float]:
     metrics: dict[str, float] = {}
-    if recipe.data.dev is not None and student.objectives:
-        rows = None if cls.labels_type is not None else _open(recipe, cls, student, "dev").rows
+    labelled = cls.labels_type is not None
+    scored = recipe.data.dev is not None or (labelled and recipe.data.dev_languages)
+    if scored and student.objectives:
+        rows = None if labelled else _open(recipe, cls, student, "dev").rows
 
         def scores(task: Task) -> dict[str, float]:
             if rows is None:

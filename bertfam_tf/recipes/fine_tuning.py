@@ -60,10 +60,7 @@ def _run(recipe: Recipe, directory: RunDirectory) -> dict[str, float]:
     split = open_split(recipe.data, "train", recipe.task, seed=recipe.train.seed)
     rows = split.rows
     task = _build(recipe, cls, rows, split.names)
-    # A file or a language that is missing stops the run before it trains.
-    for language, data in _by_language(recipe.data, "dev"):
-        _language_of(task, language)
-        read_split(data, "dev", recipe.task, task.class_names or None)
+    check_languages(task, recipe.data)
     freeze_or_add_lora(task.backbone, recipe.model)
     model = task.trainer(settings)
     directory.begin()
@@ -128,6 +125,17 @@ def _scores(
         task.compile(**_metrics(recipe))
     size = recipe.train.batch_size or DEFAULT_BATCH_SIZE
     return task.score(rows, settings, batch_size=size, language=language)
+
+
+def check_languages(task: tasks.Task, data: DataConfig) -> None:
+    """Reads the dev files of other languages, so that a mistake stops a run before it trains.
+
+    Raises:
+        ValueError: if a file, or a language of the task, is missing; and as for ``read_split``.
+    """
+    for language, of_language in _by_language(data, "dev"):
+        _language_of(task, language)
+        read_split(of_language, "dev", type(task).__name__, task.class_names or None)
 
 
 def _by_language(data: DataConfig, split: str) -> Iterator[tuple[str, DataConfig]]:

@@ -9,7 +9,13 @@ import tensorflow as tf
 
 from bertfam_tf import tasks
 from bertfam_tf.recipes.directory import MODEL, Flops, RunDirectory, model_source, run_once
-from bertfam_tf.recipes.fine_tuning import evaluate, freeze_or_add_lora, run, task_options
+from bertfam_tf.recipes.fine_tuning import (
+    check_languages,
+    evaluate,
+    freeze_or_add_lora,
+    run,
+    task_options,
+)
 from bertfam_tf.recipes.schema import MultiTaskRecipe, Recipe
 from bertfam_tf.recipes.splits import Split, open_split, read_split, trainable_task
 from bertfam_tf.training import engine
@@ -40,7 +46,12 @@ def evaluate_tasks(model: tasks.MultiTask, recipe: MultiTaskRecipe, split: str) 
         ValueError: if no task has the split.
     """
     metrics: dict[str, float] = {}
-    names = [name for name in model if getattr(recipe.tasks[name].data, split) is not None]
+    data = {name: recipe.tasks[name].data for name in model}
+    names = [
+        name
+        for name in data
+        if getattr(data[name], split) is not None or getattr(data[name], f"{split}_languages", None)
+    ]
     if not names:
         raise ValueError(f"The recipe names no {split} file.")
     for name in names:
@@ -73,10 +84,12 @@ def _run(recipe: MultiTaskRecipe, directory: RunDirectory) -> dict[str, float]:
     model = tasks.MultiTask(members, loss_weights=weights)
     # Errors in the dev data are raised before anything is written.
     validation = {
-        name: read_split(config.data, "dev", config.task, members[name].class_names)
+        name: read_split(config.data, "dev", config.task, members[name].class_names or None)
         for name, config in recipe.tasks.items()
         if config.data.dev is not None
     }
+    for name, config in recipe.tasks.items():
+        check_languages(members[name], config.data)
     passes = {
         name: engine.text_passes(data, settings, members[name].count_tokens)
         for name, data in rows.items()
@@ -95,7 +108,8 @@ def _run(recipe: MultiTaskRecipe, directory: RunDirectory) -> dict[str, float]:
     if directory.writes:
         model.save(directory.path / MODEL)
         _log.info("The model is in %s.", directory.path / MODEL)
-    scores = evaluate_tasks(model, recipe, "dev") if validation else {}
+    scored = any(config.data.dev or config.data.dev_languages for config in recipe.tasks.values())
+    scores = evaluate_tasks(model, recipe, "dev") if scored else {}
     directory.finish(scores)
     return scores
 

@@ -343,6 +343,14 @@ def test_a_student_of_a_run_with_frozen_layers_is_trained(recipe, files, tmp_pat
     assert 0.1 in rates
 
 
+def test_files_of_other_languages_alone_are_scored(recipe, files, monkeypatch):
+    teacher, rows = bf.load(files[0] / "teacher"), str(files[0] / "rows.tsv")
+    chosen = recipe(data={"train": rows, "dev_languages": {"de": rows}})
+    monkeypatch.setattr(distillation, "evaluate", lambda *_: {"de_accuracy": 1.0})
+    found = distillation._metrics(chosen, bf.TextClassifier, teacher, [teacher])
+    assert found["de_accuracy"] == found["teacher_de_accuracy"] == 1.0
+
+
 def test_terms_and_their_options_are_checked():
     assert [term.label for term in terms_of({"soft_targets": {}, "embeddings": {}})] == [
         "soft_targets",

@@ -8,6 +8,7 @@ import yaml
 
 import bertfam_tf as bf
 from bertfam_tf.cli import main
+from bertfam_tf.recipes import multi_task
 from bertfam_tf.recipes.reading import load_run
 from bertfam_tf.training.callbacks.backup import Backup
 
@@ -95,12 +96,23 @@ def test_a_run_and_one_that_was_killed(recipe, tmp_path, capsys, monkeypatch):
         ("train.metrics=[accuracy]", "train.metrics must be null for several tasks"),
         ("train.accumulation_steps=2", "accumulation_steps must be 1 for several tasks"),
         ("tasks.film.options.top=1", "Unknown option of TextClassifier 'top'"),
+        ("tasks.film.data.dev_languages={de: absent.tsv}", "There is no file absent.tsv"),
     ],
 )
 def test_mistakes_are_named(recipe, override, error, tmp_path, capsys):
     assert main(["train", str(recipe), override]) == 2
     assert error in capsys.readouterr().err
     assert not (tmp_path / "run" / "model").exists()
+
+
+def test_a_task_with_files_of_other_languages_alone_is_scored(recipe, monkeypatch):
+    monkeypatch.setattr(multi_task, "evaluate", lambda task, recipe, split: {"de_accuracy": 1.0})
+    film = ["tasks.film.data.dev=null", "tasks.film.data.dev_languages={de: de.tsv}"]
+    loaded = load_run(recipe, [*film, "tasks.score.data.dev=null"])
+    members = dict.fromkeys(loaded.tasks)
+    assert multi_task.evaluate_tasks(members, loaded, "dev") == {"film_de_accuracy": 1.0}
+    with pytest.raises(ValueError, match="The recipe names no test file"):
+        multi_task.evaluate_tasks(members, loaded, "test")
 
 
 @pytest.fixture
