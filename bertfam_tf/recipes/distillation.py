@@ -148,7 +148,8 @@ def _student(recipe: DistillRecipe, cls: type[Task], teacher: Task) -> Any:
         if storage.is_saved(path):
             # It may be another task, such as a masked language model of a general distillation. A
             # loaded task would keep the layers frozen that its own run had frozen.
-            student = cls(load_backbone(path), load_tokenizer(path), **options)
+            backbone = load_backbone(path, **settings.overrides)
+            student = cls(backbone, load_tokenizer(path), **options)
         else:
             with new_heads_logged(_log):
                 student = cls.from_pretrained(path, **options, **settings.overrides)
