@@ -10,6 +10,7 @@ import keras
 import numpy as np
 
 from bertfam_tf.corpora.documents import find_files
+from bertfam_tf.corpora.settings import MaskingConfig
 from bertfam_tf.corpora.token_streams import read_lines, segments, token_stream
 from bertfam_tf.files import scratch
 from bertfam_tf.recipes.directory import MODEL, Flops, RunDirectory, run_once
@@ -60,6 +61,10 @@ def _run(recipe: PretrainRecipe, directory: RunDirectory) -> dict[str, Any]:
     train, objective = _FORMATS.get(recipe.data.format, (pretrain_on_sentences, None))
     if objective is not None:
         _check_only_objective(recipe, objective)
+    if recipe.data.end is not None and recipe.data.format != "stream":
+        raise ValueError(
+            f"data.end must be null unless data.format is stream, got {recipe.data.end!r}."
+        )
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", _UNTRAINED_POOLER)
         metrics = train(recipe, directory)
@@ -68,13 +73,16 @@ def _run(recipe: PretrainRecipe, directory: RunDirectory) -> dict[str, Any]:
 
 
 def _check_only_objective(recipe: PretrainRecipe, objective: str) -> None:
-    """Raises ValueError unless a recipe has only this objective, lists of files and no stages."""
+    """Raises ValueError unless a recipe has only this objective, lists of files, and neither stages
+    nor masks."""
     where, data = f"for data.format {recipe.data.format}", recipe.data
     if list(recipe.objectives) != [objective]:
         names = ", ".join(recipe.objectives)
         raise ValueError(f"objectives must be {objective} {where}, got {names}.")
     if recipe.stages:
         raise ValueError(f"stages must be empty {where}.")
+    if recipe.masking != MaskingConfig():
+        raise ValueError(f"masking must be empty {where}, for which no tokens are masked.")
     if isinstance(data.train, dict) or isinstance(data.dev, dict):
         raise ValueError(f"data.train and data.dev must be lists of files {where}, got a table.")
 

@@ -93,6 +93,8 @@ def test_a_run_and_one_that_was_killed(recipe, tmp_path, capsys, monkeypatch):
         ("data.format=full_sentences", "bilm needs data.format: sentences"),
         ("model.tokenizer={}", "model.tokenizer must be characters, or a directory with a Charac"),
         ("data.words=0", "data.words must be at least 1"),
+        ("data.end=</s>", "data.end must be null unless data.format is stream, got '</s>'"),
+        ("masking.rate=0.5", "masking must be empty for data.format sentences"),
     ],
 )
 def test_mistakes_are_named(recipe, override, error, tmp_path, capsys):
