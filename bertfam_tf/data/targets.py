@@ -47,17 +47,25 @@ class Target:
             return list(dict.fromkeys(self._table.values()))
         return sorted(self._found) if self._known is None else self._known
 
-    def _named(self, label: str) -> str:
-        if self._known is None:
-            if not label or label != label.strip():
+    def _named(self, labels: Sequence[str]) -> list[str]:
+        """Returns the names of a row's labels, which are only collected if all of them are valid.
+
+        Raises:
+            ValueError: if one is not.
+        """
+        for label in labels:
+            _check_encodable(label)
+            if self._known is not None:
+                if label not in self._known:
+                    raise ValueError(not_listed(label, self._known, self.what))
+            elif not label or label != label.strip():
                 problem = "begins or ends with white space" if label else "is empty"
                 raise ValueError(
                     f"The {self.what} {label!r} {problem}; data.labels may give it a name."
                 )
-            self._found[_encodable(label)] = None
-        elif label not in self._known:
-            raise ValueError(not_listed(label, self._known, self.what))
-        return label if self._table is None else self._table[label]
+        if self._known is None:
+            self._found.update(dict.fromkeys(labels))
+        return list(labels) if self._table is None else [self._table[label] for label in labels]
 
     def read(self, value: Any, features: Mapping[str, Any]) -> Any:
         """Validates a row's label.
@@ -80,7 +88,8 @@ class Name(Target):
     """A class name: a string."""
 
     def read(self, value: Any, features: Mapping[str, Any]) -> bytes:
-        return self._named(_one(value, self.what)).encode()
+        [name] = self._named([_one(value, self.what)])
+        return name.encode()
 
     def names_in(self, label: bytes) -> list[str]:
         return [label.decode()]
@@ -107,7 +116,7 @@ class Tags(Target):
             raise ValueError("A tag is empty or has a space in it.")
         if self.iob2:
             tags = _to_iob2(tags)
-        named = list(map(self._named, list(map(_encodable, tags))))
+        named = self._named(tags)
         if self.iob2 and self._table is not None:
             # The file may have numbers, which have prefixes only by name.
             named, known = _to_iob2(named), self.names
@@ -135,7 +144,7 @@ class Number(Target):
     def read(self, value: Any, features: Mapping[str, Any]) -> bytes:
         text = _one(value, self.what).strip()
         if self._table is not None:
-            text = self._named(text)
+            [text] = self._named([text])
         try:
             finite = math.isfinite(float(text))
         except ValueError:
@@ -156,7 +165,7 @@ class Names(Target):
     def read(self, value: Any, features: Mapping[str, Any]) -> list[str]:
         if not isinstance(value, list):
             value = [name.strip() for name in _one(value, self.what).split(",") if name.strip()]
-        return list(dict.fromkeys(map(self._named, list(map(_encodable, value)))))
+        return list(dict.fromkeys(self._named(value)))
 
     def names_in(self, label: list[str]) -> list[str]:
         return label
@@ -289,13 +298,12 @@ def _to_iob2(tags: Sequence[str]) -> list[str]:
     return converted
 
 
-def _encodable(name: str) -> str:
-    """Returns the name; raises a ValueError if it is not UTF-8, so that none is collected."""
+def _check_encodable(name: str) -> None:
+    """Raises ValueError if the name is not UTF-8."""
     try:
         name.encode()
     except UnicodeEncodeError:
         raise ValueError(f"{name!r} is not UTF-8.") from None
-    return name
 
 
 def _one(label: Any, what: str) -> str:

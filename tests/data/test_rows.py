@@ -262,6 +262,13 @@ def test_skipping_counts_by_kind_and_shows_the_first(tmp_path, caplog):
         read_rows(file, target=targets.Name(["z"]), skip=True)
 
 
+def test_labels_of_skipped_rows_are_not_collected(tmp_path):
+    for kind, first in ((targets.Names, ["x", " y"]), (targets.Tags, ["x", "\ty"])):
+        rows = [{"text": "a b", "label": label} for label in (first, ["v", "w"])]
+        file = _write(tmp_path, "t.jsonl", "\n".join(map(json.dumps, rows)))
+        assert read_rows(file, target=kind(), skip=True).target.names == ["v", "w"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
