@@ -128,6 +128,12 @@ def _predict_file(options: argparse.Namespace) -> None:
     file = Path(options.input)
     local = data is not None and data.format not in (None, "tfds")
     kind = options.format or format_of(file, default=data.format if local else "tsv")  # type: ignore[union-attr]
+    numbered = kind == "conll" and chosen.keys() == {"text"} and isinstance(chosen["text"], int)
+    if chosen and kind in ("conll", "race", "txt") and not numbered:
+        option = next(iter(chosen)).replace("_", "-")
+        raise ValueError(
+            f"--{option} is for columns with names, which {file} ({kind}) does not have."
+        )
     rows = read_rows(file, columns_to_read, format=kind)
     how = {} if options.language is None else {"language": task.language}
     directory = model_directory(options.model)

@@ -183,6 +183,9 @@ def test_a_mistake_is_found_before_anything_is_written(model, tmp_path, capsys):
             "--batch-size must be at least 1, got 0",
         ),
         (["--input", "absent.txt", "--output", "y"], "no file absent.txt"),
+        (["--input", "x.txt", "--output", "y", "--text", "a"], "--text is for columns with names"),
+        (["--input", "x.conll", "--output", "y", "--text", "a"], "which x.conll (conll) does not"),
+        (["--input", "x.conll", "--output", "y", "--text", "1"], "no file x.conll"),
     ],
 )
 def test_mistakes_of_the_command(model, capsys, monkeypatch, arguments, error):
