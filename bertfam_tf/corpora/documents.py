@@ -15,16 +15,27 @@ from bertfam_tf.validation import one_of
 DOCUMENTS = ("blank_line", "file", "line")
 SENTENCES = ("line", "split")
 
-# Sentence-final punctuation and closing quotes or brackets, before a capital letter, digit or
-# opening quote. Abbreviations before names are split too: pretraining needs no exact sentences.
-_END = re.compile(r"(?<=[.!?…。！？])([\"'”’»)\]]*)\s+(?=[\"'“‘«(\[]*[^\W_a-z])")
+# Sentence-final punctuation and closing quotes or brackets, and what may come before the letter or
+# digit that begins a sentence. Sentences of Chinese and Japanese have no white space between them.
+_CLOSING = "[\"'”’»›)\\]」』】》）]"
+_OPENING = "[\"'“‘„‚«‹(\\[「『【《（¿¡]"
+_END = re.compile(
+    rf"(?:([.!?…؟۔।॥။።։]{_CLOSING}*)\s+|((?<![。！？｡])[。！？｡]++{_CLOSING}*+)\s*+)(?={_OPENING}*([^\W_]))"
+)
 
 
 def split_sentences(text: str) -> list[str]:
-    """Splits a paragraph after full stops, question marks and exclamation marks."""
+    """Splits a paragraph after full stops, question marks and exclamation marks.
+
+    Not before small letters, such as after most abbreviations; abbreviations before names are split
+    too: pretraining needs no exact sentences.
+    """
     sentences, start = [], 0
     for match in _END.finditer(text):
-        sentences.append(text[start : match.end(1)])
+        spaced, dense, after = match.groups()
+        if spaced and after.islower():
+            continue
+        sentences.append(text[start : match.start() + len(spaced or dense)])
         start = match.end()
     return [*sentences, text[start:]]
 
