@@ -226,8 +226,10 @@ def _learn_pieces(
         )
     words = [(word, n) for word, n in words if len(word) <= _LONGEST]
     room = size - len(special)
-    # Punctuation and letters may take half of the vocabulary; a letter takes two entries.
-    kept_marks = [mark for mark, _ in marks.most_common(room // 4)]
+    # Punctuation and letters may take half of the vocabulary; a letter takes two entries. Further
+    # marks, as Chinese has them, are pieces if they are as frequent as the others.
+    by_count = marks.most_common()
+    kept_marks = [mark for mark, _ in by_count[: room // 4]]
     letters = _frequent_letters(words, (room // 2 - len(kept_marks)) // 2, size)
     words = learner.filter_input_words(words, letters, -1)
     parameters = learner.Params(
@@ -245,7 +247,11 @@ def _learn_pieces(
     )
 
     def learn(threshold: int) -> list[str]:
-        pieces = learner.learn_with_thresh(words, threshold, parameters)
+        more = [mark for mark, count in by_count[room // 4 :] if count >= threshold]
+        reserved = [*parameters.reserved_tokens, *more]
+        pieces = learner.learn_with_thresh(
+            words, threshold, parameters._replace(reserved_tokens=reserved)
+        )
         _LOG.info("%d pieces occur %d times or more", len(pieces), threshold)
         return pieces
 

@@ -121,6 +121,15 @@ def test_every_letter_and_mark_is_a_piece(corpus, tmp_path):
     assert not {"##,", "##.", "##中"} & {*made.vocabulary}
 
 
+def test_the_most_frequent_ideographs_are_pieces(tmp_path):
+    ideographs = [chr(0x4E00 + i) for i in range(300)]
+    text = "".join(4 * ideographs[:200] + 3 * ideographs[200:]) + " some words" * 3
+    (tmp_path / "text").write_text(text, encoding="utf-8")
+    made = train_vocabulary("wordpiece", [tmp_path / "text"], tmp_path / "out", size=219)
+    # Beside five special tokens and seven letters in two forms.
+    assert {*ideographs[:200]} == {*ideographs} & {*made.vocabulary}
+
+
 def test_a_small_text_gives_fewer_pieces(corpus, tmp_path, caplog):
     caplog.set_level("INFO")
     made = train_vocabulary("wordpiece", corpus, tmp_path / "out", size=5_000)
