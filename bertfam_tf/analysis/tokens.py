@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from itertools import filterfalse
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,7 +59,8 @@ def packed_example(task: Task, texts: dict[str, str]) -> Example:
     """Packs one example as the task does, and finds its words.
 
     The words of a tagger are the ones that it tags. In other tasks, a word is a run of letters and
-    digits; any other character, and each of Chinese and Japanese, is a word of its own.
+    digits, with their accents and vowel signs; any other character, and each of Chinese and
+    Japanese, is a word of its own.
 
     Args:
         task: a task whose examples are one row of tokens each.
@@ -136,16 +138,26 @@ def _tagged_words(encoded: dict[str, Any], feature: str, real: tf.Tensor) -> lis
 
 def _joined(content: bytes, last: Word, start: int) -> bool:
     """Returns whether a token that starts at a byte belongs to the last word."""
-    if start > last.end:
+    between = content[last.end : start].decode("utf-8", "ignore")
+    # Tokenizers leave out accents, and zero-width joiners, which Persian has within words.
+    if not all(unicodedata.category(c) == "Cf" or _is_mark(c) for c in between):
         return False
-    before = content[: last.end].decode("utf-8", "ignore")[-1:]
     after = content[start:].decode("utf-8", "ignore")[:1]
-    return _in_words(before) and _in_words(after)
+    if _is_mark(after):
+        return True
+    before = content[: last.end].decode("utf-8", "ignore")
+    return _in_words(next(filterfalse(_is_mark, reversed(before)), "")) and _in_words(after)
+
+
+def _is_mark(character: str) -> bool:
+    """Returns whether a character is an accent or a vowel sign of the one before it."""
+    return bool(character) and unicodedata.category(character).startswith("M")
 
 
 def _in_words(character: str) -> bool:
     wide = unicodedata.east_asian_width(character) == "W" if character else True
-    return character.isalnum() and not wide
+    hangul = "HANGUL" in unicodedata.name(character, "") if character else False
+    return character.isalnum() and (hangul or not wide)
 
 
 def texts_of_example(task: Task, x: Any) -> dict[str, str]:
@@ -167,6 +179,8 @@ def texts_of_example(task: Task, x: Any) -> dict[str, str]:
     if not isinstance(x, dict) or not all(isinstance(text, str) for text in x.values()):
         raise ValueError(f"An example must be a string, or a tuple or dict of strings, got {x!r}.")
     task.fields.check(x)
+    # Lone surrogates, as ``predict`` reads them.
+    x = {name: text.encode("utf-8", "replace").decode() for name, text in x.items()}
     for name in task.fields.optional:
         if name in x and task.pair is False:
             raise ValueError(f"This task takes no {name!r}, got {x[name]!r:.200}.")

@@ -8,10 +8,11 @@ import pytest
 import bertfam_tf as bf
 from bertfam_tf import analysis, registry
 from bertfam_tf.analysis.heads import attentions
+from bertfam_tf.analysis.tokens import packed_example
 from bertfam_tf.models import Backbone
 from bertfam_tf.models.base import plain_weights
 from bertfam_tf.sources import CheckpointError
-from bertfam_tf.text import CharacterTokenizer
+from bertfam_tf.text import CharacterTokenizer, WordPieceTokenizer
 from bertfam_tf.training import tuning
 from tests import published
 from tests.selection import only_in
@@ -61,6 +62,7 @@ def test_attention(classifier):
         ("unbelievably", ["unbelievably"]),
         ("日本語", ["日", "本", "語"]),
         ("naïve 🙂 5.5", ["naïve", "🙂", "5", ".", "5"]),
+        ("a\ud800film", ["a", "?", "film"]),
         ("", []),
     ],
 )
@@ -68,9 +70,27 @@ def test_words(classifier, text, words):
     found = analysis.attention_maps(classifier, text).example
     assert [word.text for word in found.words] == words
     for word in found.words:
-        assert text.encode()[word.start : word.end].decode().strip() == word.text
+        assert text.encode("utf-8", "replace")[word.start : word.end].decode().strip() == word.text
     covered = [token for word in found.words for token in word.tokens]
     assert covered == list(range(1, len(found.names) - 1))
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("strip_accents", [False, True])
+def test_words_of_many_scripts(strip_accents):
+    """With accents, vowel signs, and joiners, which BERT's tokenizer leaves out."""
+    text = "लिखा है। العَرَبِيَّة ไม่มี 분석합니다 e\u0301te\u0301 می\u200cخواهم 日本"
+    characters = sorted({*text} - {" "})
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *characters, *(f"##{c}" for c in characters)]
+    tokenizer = WordPieceTokenizer(pieces, lower_case=False, strip_accents=strip_accents)
+    backbone = bf.models.build("bert", "tiny", vocab_size=len(pieces))
+    task = bf.TextClassifier(backbone, tokenizer, ["a", "b"], max_length=64)
+    words = [word.text for word in packed_example(task, {"text": text}).words]
+    expected = text.replace("।", " ।").replace("本", " 本").split()
+    assert len(words) == len(expected)
+    # An accent that is left out may be missing at a word's end.
+    assert all(map(str.startswith, expected, words))
+    assert strip_accents or words == expected
 
 
 @pytest.mark.extended
