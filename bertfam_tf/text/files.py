@@ -268,6 +268,23 @@ def read_special_tokens(folder: Path, config: Mapping[str, Any]) -> dict[str, An
     return found
 
 
+def truncates_left(folder: Path, config: Mapping[str, Any]) -> bool:
+    """Returns whether texts that are too long lose their beginnings.
+
+    Args:
+        folder: the directory, whose ``tokenizer.json`` counts if the config has no side.
+        config: the content of its ``tokenizer_config.json``.
+
+    Raises:
+        ValueError: if the file is damaged.
+    """
+    side, file = config.get("truncation_side"), folder / JSON_FILE
+    # The file may be large; most have no such truncation.
+    if side is None and file.is_file() and b'"Left"' in parsing.read_bytes(file):
+        return section(parsing.read_object(file), "truncation", file).get("direction") == "Left"
+    return side == "left"
+
+
 def stated_special_tokens(config: dict[str, Any], path: Path) -> dict[str, Any]:
     """Returns the special tokens and layout in a ``tokenizer_config.json``.
 

@@ -113,6 +113,24 @@ def test_texts_that_lose_their_beginnings(tmp_path):
         load_tokenizer(tmp_path)
 
 
+@pytest.mark.parametrize("vocabulary", [True, False])
+def test_the_side_in_a_tokenizer_json(tmp_path, vocabulary):
+    pieces = ["[UNK]", "[CLS]", "[SEP]", "[PAD]"]
+    tokens = [{"id": i, "content": piece, "special": True} for i, piece in enumerate(pieces)]
+    content = {
+        "truncation": {"direction": "Left", "max_length": 9, "strategy": "LongestFirst"},
+        "added_tokens": tokens,
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "model": {"type": "WordPiece", "vocab": {piece: i for i, piece in enumerate(pieces)}},
+    }
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content), "utf-8")
+    if vocabulary:
+        (tmp_path / "vocab.txt").write_text("\n".join(pieces), "utf-8")
+    assert load_tokenizer(tmp_path).layout.truncate_left
+    (tmp_path / "tokenizer_config.json").write_text('{"truncation_side": "right"}', "utf-8")
+    assert not load_tokenizer(tmp_path).layout.truncate_left
+
+
 def test_tokens_that_were_changed_after_loading(tmp_path):
     (tmp_path / "vocab.txt").write_text("[UNK]\n[CLS]\n[SEP]\n[PAD]\n<end>\n", "utf-8")
     said = {"tokenizer_class": "BertTokenizer", "eos_token": None}

@@ -21,6 +21,7 @@ from bertfam_tf.text.files import (
     read_special_tokens,
     read_tokenizer_config,
     stated_special_tokens,
+    truncates_left,
     write_json,
 )
 from bertfam_tf.text.kernels.graph import Pieces, TextLike, over_any_rank, unlikely
@@ -428,7 +429,7 @@ class Tokenizer(Hinted, tf.Module):
             tokenizer = cls(**arguments)
         except ValueError as error:
             raise ValueError(f"{source}: {error}") from error
-        if "layout" not in stated and config.get("truncation_side") == "left":
+        if "layout" not in stated and truncates_left(folder, config):
             tokenizer.layout = dataclasses.replace(tokenizer.layout, truncate_left=True)
         check_added_tokens(folder, tokenizer._state.ids)
         return tokenizer
