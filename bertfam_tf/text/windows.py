@@ -19,10 +19,11 @@ class Windows:
     The windows are the same as in Hugging Face's fast tokenizers with ``stride`` and
     ``return_overflowing_tokens``: each is as long as possible, the next begins ``stride`` pieces
     before its end, and the first to reach the end of the document is the last. An empty document
-    has one.
+    has one. With a layout that truncates on the left, windows are counted from the document's end,
+    so that the first one may be shorter.
 
     Args:
-        layout: the positions of the special tokens.
+        layout: the positions of the special tokens, and the side on which a question is truncated.
         ids: the ids of the special tokens by role, as ``Tokenizer.special_ids``.
         max_length: the maximum number of tokens of a window, question and special tokens included.
         stride: the overlap of consecutive windows, in pieces.
@@ -91,12 +92,14 @@ class Windows:
                 f"texts must be documents, or questions and documents, got {len(texts)}."
             )
         *questions, documents = texts
+        truncate_left = self.frame.layout.truncate_left
         room = self.max_length - self.frame.layout.special_count(len(texts))
         questions = [starts_and_counts(question) for question in questions]
         if questions:
             start, count = questions[0]
-            questions = [(start, tf.minimum(count, self.max_question))]
-            room -= questions[0][1]
+            kept = tf.minimum(count, self.max_question)
+            questions = [(start + count - kept if truncate_left else start, kept)]
+            room -= kept
         begin, size = starts_and_counts(documents)
 
         step = room - self.stride
@@ -104,13 +107,20 @@ class Windows:
         windows = 1 + tf.maximum(0, -((room - size) // step))
         splits = tf.concat([[0], tf.cumsum(tf.cast(windows, tf.int64))], 0)
         document = tf.cast(row_of_each(splits, splits[-1]), tf.int32)
-        number = tf.range(tf.size(document)) - tf.cast(tf.gather(splits, document), tf.int32)
+        index = tf.range(tf.size(document))
 
         def of_document(values: tf.Tensor) -> tf.Tensor:
             return tf.gather(tf.broadcast_to(values, tf.shape(size)), document)
 
-        first = number * of_document(step)
-        count = tf.minimum(of_document(room), of_document(size) - first)
+        if truncate_left:
+            later = tf.cast(tf.gather(splits[1:], document), tf.int32) - 1 - index
+            end = of_document(size) - later * of_document(step)
+            first = tf.maximum(end - of_document(room), 0)
+            count = end - first
+        else:
+            earlier = index - tf.cast(tf.gather(splits, document), tf.int32)
+            first = earlier * of_document(step)
+            count = tf.minimum(of_document(room), of_document(size) - first)
         filled = self.frame.fill(
             [text.values for text in texts],
             [of_document(start) for start, _ in questions] + [of_document(begin) + first],

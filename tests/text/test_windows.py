@@ -1,6 +1,8 @@
 """Windows: all document lengths compared with Hugging Face's `tokenizers`, context with BERT's
 rule, and offsets in the text."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -16,7 +18,10 @@ XLNET = Layout(
     ("a", "sep", "cls"), ("a", "sep", "b", "sep", "cls"), (0, 0, 2), (0, 0, 1, 1, 2),
     pad_left=True, pad_segment=3,
 )  # fmt: skip
-LAYOUTS = {"bert": CLS_A_SEP, "roberta": CLS_A_SEP_SEP, "gpt": A_THEN_B, "xlnet": XLNET}
+LEFT = replace(CLS_A_SEP, truncate_left=True)
+LAYOUTS = {
+    "bert": CLS_A_SEP, "roberta": CLS_A_SEP_SEP, "gpt": A_THEN_B, "xlnet": XLNET, "left": LEFT,
+}  # fmt: skip
 TOKENS = {"cls": "[CLS]", "sep": "[SEP]", "a": "$A", "b": "$B"}
 LENGTHS = range(60)
 
@@ -39,11 +44,13 @@ def _reference(layout, max_length, stride, strategy):
     tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
         *templates, special_tokens=[("[CLS]", CLS), ("[SEP]", SEP)]
     )
-    tokenizer.enable_truncation(max_length, stride=stride, strategy=strategy)
+    side = "left" if layout.truncate_left else "right"
+    tokenizer.enable_truncation(max_length, stride=stride, strategy=strategy, direction=side)
 
     def encode(*texts):
         first = tokenizer.encode(*(list(map(str, text)) for text in texts), is_pretokenized=True)
-        return [first, *first.overflowing]
+        windows = [first, *first.overflowing]
+        return windows[::-1] if layout.truncate_left else windows
 
     return encode
 
@@ -70,7 +77,7 @@ def test_windows_equal_the_reference(name, texts, max_length, stride):
             assert found["document"][index] == row
             assert found["token_ids"][index, real].tolist() == expected.ids
             # The reference loses the template's segment ids after the first window.
-            types = expected.type_ids if name in ("bert", "xlnet") else [0] * len(expected)
+            types = expected.type_ids if name in ("bert", "xlnet", "left") else [0] * len(expected)
             assert found["segment_ids"][index, real].tolist() == types
             assert found["padding_mask"][index].sum() == len(expected)
             of_document = [sequence == texts - 1 for sequence in expected.sequence_ids]
@@ -139,6 +146,8 @@ def test_a_long_question_is_truncated():
     assert found["token_ids"].shape == (5, 13)
     assert found["token_ids"][0, :6].numpy().tolist() == [CLS, 1000, 1001, 1002, 1003, SEP]
     assert found["first_piece"].numpy().tolist() == [0, 4, 8, 12, 16]
+    left = Windows(LEFT, IDS, 13, 2)([_ragged([_document(50)]), _ragged([list(range(20))])])
+    assert left["token_ids"][0, :6].numpy().tolist() == [CLS, 1046, 1047, 1048, 1049, SEP]
 
 
 def test_no_documents():
