@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache, cached_property, partial
+from itertools import product
 from typing import Any
 
 import keras
@@ -196,8 +197,9 @@ class _Data:
         }
         sources = []
         for name, paths in translations.items():
-            pair = [language for language in name.split("-") if language in ids]
-            if len(pair) != 2:
+            # Codes such as pt-BR have hyphens too.
+            pair = next((pair for pair in product(ids, repeat=2) if "-".join(pair) == name), None)
+            if pair is None:
                 raise ValueError(
                     "A pair of languages must be two of data.train, such as "
                     f"{'-'.join(list(ids)[:2])}, got {name!r}."

@@ -1,6 +1,7 @@
 """Text of several languages and translations: batches, and ``bertfam pretrain`` with ``tlm``."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from bertfam_tf.recipes import pretrain, pretrained
 from bertfam_tf.recipes.objectives import build
 from bertfam_tf.recipes.reading import load_recipe
 from bertfam_tf.recipes.schema import PretrainRecipe
+from bertfam_tf.recipes.sentences import _Data
 from bertfam_tf.text import load_tokenizer
 from tests import published
 from tests.selection import in_full, only_in
@@ -240,6 +242,18 @@ def test_one_of_both(recipe, objectives):
     file = recipe(objectives=objectives, **({"data": nothing} if "tlm" in objectives else {}))
     metrics = pretrain(load_recipe(file, kind=PretrainRecipe))
     assert np.isfinite(metrics["loss"])
+
+
+def test_pairs_of_codes_with_hyphens(recipe, files, tokenizer):
+    texts = {code: [str(files / "en")] for code in ("pt", "en", "pt-BR")}
+    pairs = {"en-pt-BR": [str(files / "en"), str(files / "fr")]}
+    file = recipe(
+        data={"train": texts, "dev": texts, "train_translations": pairs, "dev_translations": pairs}
+    )
+    backbone = bf.build("xlm", "tiny", vocab_size=tokenizer.vocab_size, num_languages=3, **SMALL)
+    made = SimpleNamespace(backbone=backbone)
+    data = _Data(load_recipe(file, kind=PretrainRecipe), tokenizer, made)
+    assert [source.languages for source in data.train(32).translations] == [[1, 2]]
 
 
 @pytest.mark.extended
