@@ -16,8 +16,6 @@ from bertfam_tf.names import unknown
 from bertfam_tf.tasks import Task
 
 _TABLE = "token_embedding"
-# In words.
-_LONGEST_ANSWER = 30
 
 
 @dataclass(frozen=True)
@@ -67,10 +65,11 @@ def explain(task: Task, x: Any, target: Any = None, *, steps: int = 32) -> Attri
     table = task.backbone.parts.get(_TABLE)
     if table is None:
         raise ValueError(f"The {task.backbone.family} backbone has no embeddings of tokens.")
-    example = packed_example(task, texts_of_example(task, x))
+    texts = texts_of_example(task, x)
+    example = packed_example(task, texts)
     with unpadding(False):
         logits = keras.ops.convert_to_numpy(task(example.inputs, training=False))[0]
-    indices, name = _target(task, example, logits, target)
+    indices, name = _target(task, example, texts, logits, target)
     ids = example.inputs["token_ids"]
     embedded = tf.cast(table(ids), "float32")
     special = tf.constant(example.special[np.newaxis, :, np.newaxis])
@@ -105,7 +104,7 @@ def _scores(
 
 
 def _target(
-    task: Task, example: Example, logits: np.ndarray, target: Any
+    task: Any, example: Example, texts: dict[str, str], logits: np.ndarray, target: Any
 ) -> tuple[list[tuple[int, ...]], str]:
     """Returns the indices of the target's scores in an example's logits, and its name."""
     names, words = task.class_names, example.words
@@ -113,8 +112,9 @@ def _target(
         if target is not None:
             raise ValueError(f"target must be None for a {type(task).__name__}, got {target!r}.")
         if task.head_name == "span":
-            context = task.fields.required[-1]
-            return _best_span([word for word in words if word.feature == context], logits)
+            answers = task.answer({name: tf.constant([text]) for name, text in texts.items()})
+            answer = answers["n_best_answers"][0, 0].numpy().decode()
+            return _best_span(task, words, logits), answer
         return [(0,) if logits.ndim else ()], "score"
     if logits.ndim == 1:
         if target is None:
@@ -142,15 +142,16 @@ def _target(
     )
 
 
-def _best_span(context: list[Word], logits: np.ndarray) -> tuple[list[tuple[int, ...]], str]:
-    """Finds the best start and end in the context by logits (length, 2), and their words."""
-    if not context:
+def _best_span(task: Any, words: list[Word], logits: np.ndarray) -> list[tuple[int, ...]]:
+    """Finds the first and the last token of the best answer by logits (length, 2)."""
+    context = task.fields.required[-1]
+    tokens = [token for word in words if word.feature == context for token in word.tokens]
+    if not tokens:
         raise ValueError("The context must have words, to explain an answer, got none.")
     scores = {
-        (i, j): logits[first.tokens[0], 0] + logits[last.tokens[-1], 1]
-        for i, first in enumerate(context)
-        for j, last in enumerate(context[i : i + _LONGEST_ANSWER], i)
+        (first, last): logits[first, 0] + logits[last, 1]
+        for i, first in enumerate(tokens)
+        for last in tokens[i : i + task.max_answer]
     }
-    i, j = max(scores, key=scores.__getitem__)
-    answer = " ".join(word.text for word in context[i : j + 1])
-    return [(context[i].tokens[0], 0), (context[j].tokens[-1], 1)], answer
+    first, last = max(scores, key=scores.__getitem__)
+    return [(first, 0), (last, 1)]

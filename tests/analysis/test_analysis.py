@@ -303,6 +303,15 @@ def test_a_context_without_words_explains_no_answer(classifier):
             analysis.explain(task, (question, ""))
 
 
+@pytest.mark.extended
+def test_the_answer_that_is_explained(classifier):
+    """It is the one of ``predict``, with its own white space, whatever the words are."""
+    task = bf.SpanQA(classifier.backbone, classifier.tokenizer, max_answer=3)
+    for context in ("日本語 東京。大好", "a  film, isn't it good"):
+        best = task.predict({"question": "what?", "context": context})[0]["n_best"][0]
+        assert analysis.explain(task, ("what?", context), steps=1).target == best["answer"]
+
+
 def test_refused(classifier):
     with pytest.raises(ValueError, match="Layers are from 0 to"):
         analysis.prune(classifier, {7: [0]})
