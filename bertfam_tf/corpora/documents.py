@@ -17,10 +17,13 @@ SENTENCES = ("line", "split")
 
 # Sentence-final punctuation and closing quotes or brackets, and what may come before the letter or
 # digit that begins a sentence. Sentences of Chinese and Japanese have no white space between them.
-_CLOSING = "[\"'”’»›)\\]」』】》）]"
-_OPENING = "[\"'“‘„‚«‹(\\[「『【《（¿¡]"
+_WIDE = "。！？｡"
+_CLOSING = "[\"'”’»›)\\]」』】》）]*+"
+_OPENING = "[\"'“‘„‚«‹(\\[「『【《（¿¡]*"
 _END = re.compile(
-    rf"(?:([.!?…؟۔।॥။።։]{_CLOSING}*)\s+|((?<![。！？｡])[。！？｡]++{_CLOSING}*+)\s*+)(?={_OPENING}*([^\W_]))"
+    rf"[.!?…؟۔।॥།။។։{_WIDE}]"
+    rf"(?:(?<![{_WIDE}])({_CLOSING})\s+|(?<=[{_WIDE}])(?<![{_WIDE}]{{2}})([{_WIDE}]*+{_CLOSING})\s*+)"
+    rf"(?={_OPENING}([^\W_]))"
 )
 
 
@@ -32,10 +35,10 @@ def split_sentences(text: str) -> list[str]:
     """
     sentences, start = [], 0
     for match in _END.finditer(text):
-        spaced, dense, after = match.groups()
-        if spaced and after.islower():
+        _, wide, first = match.groups()
+        if wide is None and first.islower():
             continue
-        sentences.append(text[start : match.start() + len(spaced or dense)])
+        sentences.append(text[start : match.end(1 if wide is None else 2)])
         start = match.end()
     return [*sentences, text[start:]]
 
