@@ -176,7 +176,7 @@ class Augmentation:
             texts: the texts; bytes are UTF-8.
             batch_size: the number of words that the masked language model predicts at a time.
         """
-        encoded = [text.encode() if isinstance(text, str) else text for text in texts]
+        encoded = [t.encode("utf-8", "replace") if isinstance(t, str) else t for t in texts]
         if not encoded:
             return []
         ids, starts, ends = self.masked_lm.tokenizer.tokenize_with_offsets(encoded)

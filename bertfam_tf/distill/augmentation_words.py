@@ -16,7 +16,8 @@ from bertfam_tf.distill.word_vectors import lines_of, vector_of
 from bertfam_tf.text import Tokenizer
 
 MAX_WORD_VECTORS = 100_000  # as in TinyBERT's code
-_WORD = re.compile(r"[^\W_]+")
+# Letters and digits, with the accents that decomposed Latin letters have.
+_WORD = re.compile(r"[^\W_]+(?:[\u0300-\u036F]+[^\W_]*)*")
 PLAIN = re.compile(rb"[a-z]+")
 
 

@@ -181,6 +181,19 @@ def test_stop_words(task):
     assert all(word.isalpha() and word.islower() for word in STOP_WORDS)
 
 
+def test_decomposed_words_and_lone_surrogates(augmentation):
+    """A word is replaced with its accents, which tokenizers that strip them leave out."""
+    texts = ["good\u0301 a\u0308lso", "good \ud800 film"]
+    encoded = [text.encode("utf-8", "replace") for text in texts]
+    found = augmentation.replaceable_words(texts)
+    words = [
+        [text[word.start : word.end].decode() for word in row]
+        for text, row in zip(encoded, found, strict=True)
+    ]
+    assert words[0][0] == "good\u0301"
+    assert words[1] == ["good", "film"]
+
+
 @pytest.mark.full
 def test_words_of_one_piece_beyond_the_maximum_length_remain(smallest):
     task = _task("bert", load_tokenizer(smallest), max_length=6)
