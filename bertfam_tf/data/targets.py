@@ -109,9 +109,12 @@ class Tags(Target):
     def read(self, value: Any, features: Mapping[str, Any]) -> bytes:
         tags = value if isinstance(value, list) else _one(value, "tags").split()
         # As the graph splits the text, also at white space outside of ASCII.
-        words = features["text"].decode("utf-8", "replace").split()
+        text = features["text"].decode("utf-8", "replace")
+        words = text.split()
         if len(tags) != len(words):
-            raise ValueError(f"{len(tags)} tags for {len(words)} words.")
+            other = next((c for c in text if c.isspace() and c != " "), None)
+            reason = "" if other is None else f" Words are separated at {other!a} too."
+            raise ValueError(f"{len(tags)} tags for {len(words)} words.{reason}")
         if any(not tag or " " in tag for tag in tags):
             raise ValueError("A tag is empty or has a space in it.")
         if self.iob2:
