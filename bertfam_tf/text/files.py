@@ -7,6 +7,7 @@ import functools
 import itertools
 import json
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,6 +22,7 @@ JSON_FILE = "tokenizer.json"
 ADDED_FILE = "added_tokens.json"
 MODEL_CONFIG_FILE = "config.json"
 SPECIAL_FILE = "special_tokens_map.json"
+_LEFT = re.compile(rb'"direction"\s*:\s*"Left"')
 
 
 def read_lines(path: Path) -> list[str]:
@@ -279,8 +281,8 @@ def truncates_left(folder: Path, config: Mapping[str, Any]) -> bool:
         ValueError: if the file is damaged.
     """
     side, file = config.get("truncation_side"), folder / JSON_FILE
-    # The file may be large; most have no such truncation.
-    if side is None and file.is_file() and b'"Left"' in parsing.read_bytes(file):
+    # Vocabularies are large, and most files have no such truncation.
+    if side is None and file.is_file() and _LEFT.search(parsing.read_bytes(file)):
         return section(parsing.read_object(file), "truncation", file).get("direction") == "Left"
     return side == "left"
 
