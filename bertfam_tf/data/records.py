@@ -46,7 +46,7 @@ def tsv_rows(file: Path, columns: Mapping[str, Column]) -> Iterator[Row | Invali
 
     def records() -> Iterator[_Record]:
         for number, line in enumerate(parsing.byte_lines(file), 1):
-            text = line.rstrip(b"\n").replace(b"\r", b"").decode("utf-8", "surrogateescape")
+            text = line.rstrip(b"\r\n").decode("utf-8", "surrogateescape")
             yield number, 1, text.split("\t")
 
     return _cells(file, columns, records())

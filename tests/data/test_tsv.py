@@ -41,8 +41,8 @@ def _rows(dataset):
         (b"text\tlabel\na\0b\tx\n", NAMED, [(b"a\0b", b"x")]),
         # Other ends of lines that Python's str.splitlines knows are text.
         ("text\tlabel\na\x85\u2028\x0b\tx\n".encode(), NAMED, [("a\x85\u2028\x0b".encode(), b"x")]),
-        # Carriage returns are dropped.
-        (b"text\tlabel\na\rb\tx\n", NAMED, [(b"ab", b"x")]),
+        # So are carriage returns within a line.
+        (b"text\tlabel\na\rb\tx\r\n", NAMED, [(b"a\rb", b"x")]),
         (b"text\nlabel\n", {"text": "text", "label": 0}, [(b"label", b"label")]),
     ],
 )  # fmt: skip
