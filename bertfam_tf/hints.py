@@ -60,7 +60,10 @@ _LINES = (
         "Write max_new_tokens=40, the number of tokens after the prompt.",
     ),
     ("do_sample", "Write temperature=1.0, top_k=50 or top_p=0.9, each of which samples."),
-    ("eos_token_id stop_strings", 'Write stop_tokens=["."], tokens of the vocabulary or ids.'),
+    (
+        "eos_token_id stop_strings generate.stop",
+        'Write stop_tokens=["."], tokens of the vocabulary or ids.',
+    ),
     ("num_return_sequences", "Write generate([prompt] * 3, temperature=1.0)."),
     # Names of this package.
     (

@@ -7,7 +7,13 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from bertfam_tf.generation.loop import block_length, in_blocks, is_one_of, shape_of_state
+from bertfam_tf.generation.loop import (
+    block_length,
+    in_blocks,
+    is_one_of,
+    shape_of_state,
+    without_early_stops,
+)
 from bertfam_tf.generation.models import Step, reserve
 from bertfam_tf.generation.options import Options
 from bertfam_tf.generation.repetition import without_repetition
@@ -141,7 +147,8 @@ def _extend(
     beams, size = options.num_beams, log_probs.shape[-1]
     batch, _, length = tf.unstack(tf.shape(now.running))
     length += 1
-    scores = tf.reshape(log_probs, [batch, beams, size])
+    scores = without_early_stops(log_probs, options, stop_ids, length - 1)
+    scores = tf.reshape(scores, [batch, beams, size])
     scores = tf.reshape(scores + now.running_scores[:, :, tf.newaxis], [batch, beams * size])
     # Enough so that ``beams`` of them remain even if all others end.
     kept = max(2, 1 + len(stop_ids)) * beams

@@ -39,6 +39,23 @@ def is_one_of(tokens: tf.Tensor, stop_ids: Sequence[int]) -> tf.Tensor:
     return tf.reduce_any(tokens[..., tf.newaxis] == stops, axis=-1)
 
 
+def without_early_stops(
+    scores: tf.Tensor, options: Options, stop_ids: Sequence[int], new_tokens: Any
+) -> tf.Tensor:
+    """Sets the scores of stop tokens to -inf if there are not ``min_new_tokens`` yet.
+
+    Args:
+        scores: float (rows, vocabulary).
+        options: generation options.
+        stop_ids: the tokens that end a continuation.
+        new_tokens: the number of tokens generated before, an integer or a scalar.
+    """
+    if not options.min_new_tokens or not stop_ids:
+        return scores
+    stops = is_one_of(tf.range(scores.shape[-1]), stop_ids)
+    return tf.where(stops & (new_tokens < options.min_new_tokens), -float("inf"), scores)
+
+
 def begin(
     step: Step,
     token_ids: tf.Tensor,
@@ -49,7 +66,7 @@ def begin(
 ) -> Progress:
     """Processes the prompts and chooses the first token."""
     logits, state = without_repetition(step, options)(token_ids, padding_mask, None)
-    token = sample(logits, options, seed, 0)
+    token = sample(without_early_stops(logits, options, stop_ids, 0), options, seed, 0)
     return Progress(
         token[:, tf.newaxis], _extended(padding_mask), is_one_of(token, stop_ids), state
     )
@@ -71,7 +88,8 @@ def advance(
     step = without_repetition(step, options)
     # Not [:, -1:], whose length is unknown while the graph is traced.
     logits, state = step(new_tokens[:, -1, tf.newaxis], padding_mask, state)
-    token = sample(logits, options, seed, tf.shape(new_tokens)[1])
+    count = tf.shape(new_tokens)[1]
+    token = sample(without_early_stops(logits, options, stop_ids, count), options, seed, count)
     token = tf.where(finished, pad_id, token)
     return Progress(
         tf.concat([new_tokens, token[:, tf.newaxis]], axis=1),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import tensorflow as tf
@@ -13,7 +14,7 @@ _LIKELY_TOKENS = 1024
 
 
 def filter_logits(logits: tf.Tensor, options: Options) -> tf.Tensor:
-    """Applies temperature, then top-k, then top-p to the logits of a distribution to sample from.
+    """Applies temperature, top-k, top-p and min-p, in order, to logits to sample from.
 
     Tokens with the same logit as the last one that is kept are also kept.
 
@@ -32,6 +33,9 @@ def filter_logits(logits: tf.Tensor, options: Options) -> tf.Tensor:
         logits = tf.where(logits < best[:, -1:], -float("inf"), logits)
     if options.top_p is not None and options.top_p < 1:
         least = _least_of_nucleus(logits if best is None else best, options.top_p)
+        logits = tf.where(logits < least, -float("inf"), logits)
+    if options.min_p is not None:
+        least = tf.reduce_max(logits, axis=-1, keepdims=True) + math.log(options.min_p)
         logits = tf.where(logits < least, -float("inf"), logits)
     return logits
 

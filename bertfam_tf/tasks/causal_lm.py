@@ -209,10 +209,10 @@ class CausalLM(ScoresTexts, Task):
             seed: the random seed of sampling; None for a different one in each call.
             callback: called after each token with the text that it adds to each prompt ("" if a
                 character is not complete yet, or the continuation has ended).
-            **options: ``max_new_tokens``, ``temperature``, ``top_k``, ``top_p``, ``num_beams``,
-                ``length_penalty``, ``repetition_penalty`` and ``no_repeat_ngram_size``, as
-                ``bertfam_tf.generation.Options`` takes them; ``max_new_tokens`` is at most half of
-                ``max_length`` by default.
+            **options: ``max_new_tokens``, ``min_new_tokens``, ``temperature``, ``top_k``,
+                ``top_p``, ``min_p``, ``num_beams``, ``length_penalty``, ``repetition_penalty`` and
+                ``no_repeat_ngram_size``, as ``bertfam_tf.generation.Options`` takes them;
+                ``max_new_tokens`` is at most half of ``max_length`` by default.
 
         Returns:
             The continuation, without the prompt and the stop token; a list for a list.

@@ -13,14 +13,15 @@ _FILE = "generation_config.json"
 # Settings of the same names here, with transformers' defaults.
 _SEARCH = {
     "max_new_tokens": None,
+    "min_new_tokens": 0,
     "num_beams": 1,
     "length_penalty": 1,
     "repetition_penalty": 1,
     "no_repeat_ngram_size": 0,
 }
-_SAMPLING = {"temperature": 1.0, "top_k": 50, "top_p": 1.0}
+_SAMPLING = {"temperature": 1.0, "top_k": 50, "top_p": 1.0, "min_p": None}
 # Settings that change the tokens and have no equal here, and values that disable them.
-_OTHERS = ("min_new_tokens", "min_length", "min_p", "typical_p", "bad_words_ids", "stop_strings")
+_OTHERS = ("min_length", "typical_p", "bad_words_ids", "stop_strings")
 _DISABLED: tuple[Any, ...] = (None, 0, 1, [])
 
 

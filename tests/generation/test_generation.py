@@ -106,9 +106,13 @@ def test_filters():
     assert _kept(logits, top_p=0.71) == [1, 3, 4]
     assert _kept(logits, top_p=1e-6) == [1]
     assert _kept(logits, top_p=1.0) == [0, 1, 2, 3, 4]
+    assert _kept(logits, min_p=0.3) == [1, 3, 4]
+    assert _kept(logits, min_p=1.0) == [1]
+    assert _kept(logits, temperature=0.5, min_p=0.3) == [1, 3]
     # Of the two tokens that top-k keeps, the first has 4/7.
     assert _kept(logits, top_k=2, top_p=0.55) == [1]
     assert _kept([1.0, 1.0, 0.0], top_k=1) == [0, 1]
+    assert _kept([1.0, 1.0, 0.0], min_p=1.0) == [0, 1]
 
 
 def test_draws_follow_the_distribution():
@@ -179,6 +183,17 @@ def test_repetition_in_beam_search():
     ids = np.array([prompt])
     found = generate(_bigrams, ids, np.ones_like(ids), max_new_tokens=3, **options)
     assert tuple(found[0]) == best
+
+
+@pytest.mark.parametrize("num_beams", [1, pytest.param(3, marks=pytest.mark.extended)])
+def test_no_stop_tokens_at_first(num_beams):
+    ids = np.array([[4], [0]])
+    options = dict(max_new_tokens=6, num_beams=num_beams)
+    stops = generate(_bigrams, ids, np.ones_like(ids), **options)[:, 0].tolist()
+    for count in (0, 4):
+        tokens = generate(_bigrams, ids, np.ones_like(ids), stops, min_new_tokens=count, **options)
+        assert not np.isin(tokens[:, :count], stops).any()
+        assert tokens.shape[1] == max(count, 1) or np.isin(tokens[:, count:], stops).any()
 
 
 def test_options_that_are_no_finite_numbers():

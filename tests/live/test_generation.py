@@ -24,7 +24,8 @@ def test_tokens(family, seed, tmp_path):
     given = reference.prompts(model.config, seed)
     step = make_step(tmp_path)
     different = set()
-    for case in reference.generation_cases(model, given):
+    cases = reference.generation_cases(model, given)
+    for case in [*cases, *({**case, "min_new_tokens": 9} for case in cases[2::4])]:
         theirs = reference.generate(model, given, case)
         ours = generate(step, **given, **case)
         np.testing.assert_array_equal(ours, theirs, err_msg=str(case))
@@ -58,6 +59,8 @@ FILTERS = [
     dict(temperature=1.7, top_k=20, top_p=0.9),
     dict(temperature=0.2, top_p=0.5),
     dict(top_k=1, top_p=0.01),
+    dict(min_p=0.05),
+    dict(temperature=2.0, top_k=50, top_p=0.95, min_p=0.2),
 ]
 
 
@@ -92,6 +95,7 @@ def test_filtered_distributions(options):
         "temperature": theirs.TemperatureLogitsWarper,
         "top_k": theirs.TopKLogitsWarper,
         "top_p": theirs.TopPLogitsWarper,
+        "min_p": theirs.MinPLogitsWarper,
     }
     expected = torch.tensor(logits)
     for name, kind in kinds.items():

@@ -206,7 +206,8 @@ def test_defaults_fit_a_model_of_few_positions():
         (dict(top_k=0), "top_k must be at least 1, got 0"),
         (dict(repetition_penalty=0), "repetition_penalty must be above 0, got 0"),
         (dict(no_repeat_ngram_size=-1), "no_repeat_ngram_size must be at least 0, got -1"),
-        (dict(num_beams=2, top_k=3), "Beam search does not support temperature"),
+        (dict(num_beams=2, min_p=0.1), "Beam search does not support temperature"),
+        (dict(min_new_tokens=5), "min_new_tokens must be at most max_new_tokens, 4, got 5"),
         (dict(num_beams=2, callback=print), "callback must be None with beam search"),
         (dict(stop_tokens=["absent"]), "'absent' is not one of the 259 pieces"),
         (dict(stop_tokens=[300]), "stop token 300 is outside the vocabulary, 0 to 258"),
@@ -216,6 +217,7 @@ def test_defaults_fit_a_model_of_few_positions():
         (dict(max_length=9), r"option of generation 'max_length'\. Write max_new_tokens=40"),
         (dict(do_sample=True), r"'do_sample'\. Write temperature=1\.0"),
         (dict(eos_token_id=3), r"'eos_token_id'\. Write stop_tokens="),
+        (dict(stop=["."]), r"'stop'\. .*Write stop_tokens="),
         (dict(seed="a"), "seed must be an integer or None, got 'a'"),
         (dict(stop_tokens="y"), "stop_tokens must be a list of tokens, got 'y'"),
         (dict(topk=3), r"Unknown option of generation 'topk'\. Did you mean 'top_k'"),
@@ -241,8 +243,9 @@ def test_wrong_prompts(model, prompts):
             r"config\.json\. .* generate\(prompts, stop_tokens=\[258, 3\], num_beams=4\)",
         ),
         (
-            {"do_sample": True, "top_p": 0.9, "min_p": 0.1},
-            r"prompts, temperature=1\.0, top_k=50, top_p=0\.9\)\. There is none for min_p",
+            {"do_sample": True, "top_p": 0.9, "min_p": 0.1, "typical_p": 0.2, "min_new_tokens": 1},
+            r"prompts, min_new_tokens=1, temperature=1\.0, top_k=50, top_p=0\.9, min_p=0\.1\)\. "
+            "There is none for typical_p",
         ),
         (
             {"do_sample": True, "temperature": None, "top_k": 0, "top_p": 0.9},
