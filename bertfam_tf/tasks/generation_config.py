@@ -44,8 +44,15 @@ class GenerationConfig(Published):
             if said.get(name, default) not in (None, default):
                 arguments[name] = said[name]
         others = [name for name in _OTHERS if said.get(name) not in _DISABLED]
+        for name in ("max_new_tokens", "min_new_tokens"):
+            value = arguments.get(name)
+            if isinstance(value, int) and value >= task.max_length:
+                del arguments[name]
+                others.append(f"{name}={value} with max_length={task.max_length}")
         if "num_beams" not in arguments:
             arguments.pop("length_penalty", None)  # which only beam search reads
+        elif said.get("early_stopping"):
+            others.append("early_stopping")
         if said.get("do_sample") and "num_beams" in arguments:
             others.append("do_sample with num_beams")
         elif said.get("do_sample"):

@@ -255,7 +255,12 @@ def test_wrong_prompts(model, prompts):
             {"do_sample": True, "num_beams": 4},
             r"generate\(prompts, num_beams=4\)\. There is none for do_sample with num_beams\.$",
         ),
-        ({"length_penalty": 2.0}, None),
+        ({"length_penalty": 2.0, "early_stopping": True}, None),
+        (
+            {"num_beams": 4, "early_stopping": True, "max_new_tokens": 48},
+            r"generate\(prompts, num_beams=4\)\. There is none for max_new_tokens=48 with "
+            r"max_length=48, early_stopping\.$",
+        ),
     ],
 )
 def test_settings_of_transformers_generation(model, tmp_path, said, warning):
