@@ -25,7 +25,7 @@ from bertfam_tf.text.tokenizers.bpe_files import END
 from bertfam_tf.text.tokenizers.byte_bpe import ByteBPETokenizer
 from bertfam_tf.text.tokenizers.sentencepiece import SentencePieceTokenizer
 from bertfam_tf.text.tokenizers.unigram import UnigramTokenizer
-from bertfam_tf.text.tokenizers.wordpiece import WordPieceTokenizer
+from bertfam_tf.text.tokenizers.wordpiece import WordPieceTokenizer, beyond_model
 
 _SPACE = "▁"
 _PIECE = model_pb.ModelProto.SentencePiece
@@ -106,6 +106,7 @@ def _parts(tokenizer: Tokenizer, options: Mapping[str, Any]) -> dict[str, Any]:
 
 @_parts.register
 def _(tokenizer: WordPieceTokenizer, options: Mapping[str, Any]) -> dict[str, Any]:
+    added = beyond_model(tokenizer.vocabulary, tokenizer.special_tokens)
     return {
         "normalizer": _bert_normalizer(
             options["lower_case"],
@@ -120,7 +121,7 @@ def _(tokenizer: WordPieceTokenizer, options: Mapping[str, Any]) -> dict[str, An
             "unk_token": options["unk_token"],
             "continuing_subword_prefix": "##",
             "max_input_chars_per_word": options["max_chars_per_word"],
-            "vocab": _ids(tokenizer),
+            "vocab": {piece: i for piece, i in _ids(tokenizer).items() if piece not in added},
         },
     }
 

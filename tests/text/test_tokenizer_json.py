@@ -391,18 +391,22 @@ def test_added_words_are_found_in_normalized_text(make, tmp_path):
 
 
 @pytest.mark.extended
-def test_overlapping_tokens(tmp_path):
+@pytest.mark.parametrize("make", [byte_bpe, wordpiece])
+def test_overlapping_tokens(make, tmp_path):
     """Of overlapping tokens the left one is found, of those that begin together the longest."""
-    names = ["ab", "abc", "bcd", "cda", "a b", " ", "  ", "bb", "aé", "éa"]
-    content = renumbered(byte_bpe(tokens=added(names, 1000, special=False)))
+    names = ["ab", "abc", "bcd", "cda", "a b", " ", "  ", "bb", "aé", "éa", "CD"]
+    content = make()
+    content["added_tokens"] += added(names, 1000, special=False)
+    content = renumbered(content)
     tokenizers = pytest.importorskip("tokenizers")
-    theirs = tokenizers.Tokenizer.from_str(json.dumps(content))
-    theirs.no_truncation()
     rng = random.Random(0)
-    given = ["".join(rng.choices("abcd é", k=rng.randint(0, 30))) for _ in range(500)]
+    given = ["".join(rng.choices("abcd éABCD\0", k=rng.randint(0, 30))) for _ in range(500)]
     ours = load(content, tmp_path)
-    found = theirs.encode_batch(given, add_special_tokens=False)
-    assert ours.tokenize(given).to_list() == [row.ids for row in found]
+    for each in (content, tokenizer_json(ours)):
+        theirs = tokenizers.Tokenizer.from_str(json.dumps(each))
+        theirs.no_truncation()
+        found = theirs.encode_batch(given, add_special_tokens=False)
+        assert ours.tokenize(given).to_list() == [row.ids for row in found]
 
 
 # Refusals.

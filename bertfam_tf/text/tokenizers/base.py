@@ -80,8 +80,9 @@ class Tokenizer(Hinted, tf.Module):
 
     Raises:
         ValueError: if the vocabulary repeats a piece, lacks ``unk_token`` or an additional special
-            token, or a special token cannot be found in text (it must begin and end with ASCII
-            punctuation, and its first character must not be elsewhere in a special token).
+            token, or a special token cannot be found in text (for SentencePiece's and GPT's
+            tokenizers, it must begin and end with ASCII punctuation, and its first character must
+            not be elsewhere in a special token).
     """
 
     # The algorithm, as in ``registry.TokenizerSpec``.
@@ -455,8 +456,9 @@ class Tokenizer(Hinted, tf.Module):
         def encode(texts: tf.Tensor) -> Pieces:
             return Pieces.from_tensors(traced(texts))
 
-        if self._any_special_token and self._matcher is not None:
-            # Such tokens are frequent, so texts that contain them are not split twice.
+        if self._any_special_token and self._matcher and not self.has_tflite_kernels:
+            # Such tokens are frequent, so texts that contain them are not split twice. TFLite has
+            # no kernel that reads the texts before.
             plain = tf.where(self._matcher.may_be_in(texts), "", texts)
             pieces = self._with_special_tokens(encode(plain), texts, encode)
         else:

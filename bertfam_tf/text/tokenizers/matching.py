@@ -104,7 +104,9 @@ class SpecialTokenMatcher:
         end = first + tf.gather(self.byte_counts, which)
         if self._overlap:
             # From left to right, those that begin after the end of the last one that is kept.
-            after = tf.searchsorted(first, end, out_type=tf.int64)
+            # Counted without ``searchsorted``, for which TFLite has no kernel.
+            count = tf.cumsum(tf.cast(flags(first, size), tf.int64))
+            after = tf.gather(tf.concat([[0], count], 0), end)
             kept = reached(tf.zeros([1], tf.int64), after)
             which, first, end = (tf.boolean_mask(tensor, kept) for tensor in (which, first, end))
 

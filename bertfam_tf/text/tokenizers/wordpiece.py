@@ -9,6 +9,7 @@ character map cannot express, are corrected afterwards.
 
 from __future__ import annotations
 
+import itertools
 import os
 import string
 import unicodedata
@@ -58,6 +59,7 @@ _PLACEHOLDER = "\x02"
 _MAX_PIECE_BYTES = 256
 _VOCABULARY_FILE = "vocab.txt"
 _ASCII_UPPER_CASE = frozenset(string.ascii_uppercase)
+_PUNCTUATION = frozenset(string.punctuation.encode())
 # The kernel counts bytes in 32 bits; published models have 100 characters.
 _MAX_CHARS = 1 << 20
 
@@ -104,6 +106,7 @@ class WordPieceTokenizer(Tokenizer):
     kind = "wordpiece"
     default_special_tokens = SPECIAL_TOKENS
     has_tflite_kernels = True
+    _any_special_token = True
     _config_keys = {
         "do_lower_case": "lower_case",
         "strip_accents": "strip_accents",
@@ -150,8 +153,9 @@ class WordPieceTokenizer(Tokenizer):
         )
         with tf.init_scope():
             later = normalized_tokens_in_text(special_tokens)
+            whole = frozenset([*later, *beyond_model(pieces, special_tokens)])
             self._normalizer, self._words = _kernels(
-                pieces, self.unk_id, rules, max_chars_per_word, frozenset(later)
+                pieces, self.unk_id, rules, max_chars_per_word, whole
             )
             self._normalized_matcher = self._make_normalized_matcher(later)
             self._openings = self._make_openings()
@@ -312,8 +316,13 @@ class WordPieceTokenizer(Tokenizer):
         # Tokens of normalized text may be parts of special tokens, and overlap with them.
         if self._matcher is None or self._normalized_matcher is not None:
             return None
-        # Special tokens begin and end with punctuation, which is always a separate word, so they
-        # are split into the same pieces in any context.
+        # Punctuation is always a separate word, so special tokens that begin and end with it are
+        # split into the same pieces in any context.
+        if (
+            not {byte for text in self._matcher.texts for byte in (text[0], text[-1])}
+            <= _PUNCTUATION
+        ):
+            return None
         tokens = tf.constant(self._matcher.texts)
         rows = [row.numpy() for row in self._words.tokenize(self._normalizer.normalize(tokens))]
         return _Openings(np.unique([row[0] for row in rows]).astype(np.int32), padded(rows))
@@ -334,6 +343,16 @@ class _Openings(NamedTuple):
 # Building the kernels.
 
 
+def beyond_model(pieces: Sequence[str], special: SpecialTokens) -> list[str]:
+    """Returns the tokens that were added to a vocabulary, which are at its end.
+
+    The reference does not know them as pieces of words, so that only text as it is has them:
+    "Covid" does not become an added "covid" when it is lower-cased.
+    """
+    added = {*special.additional_special_tokens, *special.added_tokens}
+    return list(itertools.takewhile(added.__contains__, reversed(pieces)))
+
+
 def _codepoints(text: str) -> np.ndarray:
     return np.frombuffer(text.encode("utf-32-le"), np.uint32)
 
@@ -344,7 +363,7 @@ def _kernels(
     """Returns the kernels that normalize text and split its words into pieces.
 
     Args:
-        whole: the pieces that are found before words are split, so that no word begins with them.
+        whole: the pieces that no word begins with, as they are only found before it is split.
     """
     changed, removed, isolated = rules.changed(), rules.removed(), rules.isolated()
     produced = ~removed
