@@ -39,7 +39,10 @@ _REPLACEMENT = "\ufffd"
 
 @keras.saving.register_keras_serializable(package="bertfam_tf")
 class Perplexity(keras.metrics.Mean):
-    """Perplexity: exp of the mean cross-entropy per token, over tokens with a nonzero weight."""
+    """Perplexity: exp of the mean cross-entropy per token, over tokens with a nonzero weight.
+
+    NaN without such tokens.
+    """
 
     def __init__(self, name: str = "perplexity", **kwargs: Any):
         super().__init__(name=name, **kwargs)
@@ -51,7 +54,8 @@ class Perplexity(keras.metrics.Mean):
         return super().update_state(keras.ops.reshape(losses, -1), keras.ops.reshape(weights, -1))
 
     def result(self) -> Any:
-        return keras.ops.exp(super().result())
+        # Keras' mean of nothing is 0, which would be the best perplexity of all.
+        return keras.ops.where(self.count > 0, keras.ops.exp(super().result()), float("nan"))
 
 
 class CausalLM(ScoresTexts, Task):
@@ -165,7 +169,8 @@ class CausalLM(ScoresTexts, Task):
     def perplexity(self, x: Any, *, batch_size: int = 8) -> float:
         """Returns the perplexity of texts: exp of the mean cross-entropy per token.
 
-        The first token of each text is not counted; long texts are split into windows.
+        The first token of each text is not counted; long texts are split into windows. NaN if no
+        text has two tokens.
 
         Raises:
             ValueError: if there is no data, or its structure is unknown.

@@ -12,6 +12,7 @@ import tensorflow as tf
 import bertfam_tf as bf
 from bertfam_tf.checkpoints import save_pretrained
 from bertfam_tf.export.runtime import load
+from bertfam_tf.tasks.causal_lm import Perplexity
 from bertfam_tf.text import SpecialTokens
 from bertfam_tf.text.tokenizers.byte_bpe import ByteBPETokenizer, byte_characters
 from tests.seeding import seed
@@ -111,6 +112,14 @@ def test_texts_alone(model):
             model.fit(*data)
     with pytest.raises(ValueError, match="takes single texts"):
         model.perplexity((TEXTS, TEXTS))
+
+
+def test_the_perplexity_of_no_token():
+    metric = Perplexity()
+    metric.update_state(np.zeros((1, 2)), np.zeros((1, 2, 3)), np.zeros((1, 2)))
+    assert np.isnan(metric.result())
+    metric.update_state(np.zeros((1, 2)), np.zeros((1, 2, 3)))
+    np.testing.assert_allclose(metric.result(), 3, rtol=1e-6)
 
 
 def test_families_that_see_both_ways_are_refused(smallest):
