@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
 
+from bertfam_tf.names import truncated_repr
 from bertfam_tf.text.kernels.internals import parts_of
 
 TextLike: TypeAlias = str | Sequence[str] | tf.Tensor | tf.RaggedTensor
@@ -290,12 +291,11 @@ def over_any_rank(text: TextLike, function: Any) -> tuple[Any, ...]:
         A tuple of tensors with one dimension more than ``text``, ragged except for a scalar.
 
     Raises:
-        ValueError: if the rank of ``text`` is unknown.
+        ValueError: if the rank of ``text`` is unknown, or a string has a lone surrogate.
         TypeError: ``text`` does not have dtype string.
     """
     if not isinstance(text, tf.Tensor | tf.RaggedTensor):
-        make = tf.ragged.constant if _is_nested(text) else tf.constant
-        text = make(text, tf.string)
+        text = _as_tensor(text)
     if text.dtype != tf.string:
         raise TypeError(f"text has dtype {text.dtype.name}, expected string.")
     rank = text.shape.rank
@@ -308,6 +308,20 @@ def over_any_rank(text: TextLike, function: Any) -> tuple[Any, ...]:
     if not isinstance(text, tf.RaggedTensor):
         text = tf.RaggedTensor.from_tensor(text, ragged_rank=rank - 1)
     return tuple(text.with_flat_values(rows) for rows in function(text.flat_values))
+
+
+def _as_tensor(text: Any) -> tf.Tensor | tf.RaggedTensor:
+    make = tf.ragged.constant if _is_nested(text) else tf.constant
+    try:
+        return make(text, tf.string)
+    except ValueError as error:
+        for value in tf.nest.flatten(text):
+            if isinstance(value, str) and any("\ud800" <= char <= "\udfff" for char in value):
+                raise ValueError(
+                    f"text has the string {truncated_repr(value)} with a lone surrogate, which is "
+                    'no character; expected valid text, as of value.encode("utf-8", "replace").'
+                ) from error
+        raise
 
 
 def _is_nested(text: Any) -> bool:
