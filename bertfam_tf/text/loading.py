@@ -55,6 +55,7 @@ def load_tokenizer(path: Any, **options: Any) -> Tokenizer:
     Raises:
         CheckpointError: if there is no such checkpoint, or its tokenizer files are missing, damaged
             or of a kind that is not supported.
+        TypeError: for an argument that the tokenizer does not have.
     """
     with opened(path) as source:
         return _load(resolve(source), **options)

@@ -187,6 +187,8 @@ def test_special_tokens_override_the_files(tmp_path):
     special = SpecialTokens("[UNK]", mask_token="<m>")
     assert load_tokenizer(tmp_path, special_tokens=special).special_tokens == special
     assert load_tokenizer(tmp_path, mask_token="[M]").special_ids == {"unk": 0, "cls": 3, "mask": 2}
+    with pytest.raises(TypeError, match=r"WordPieceTokenizer\(\).*'lowercase'.*mean 'lower_case'"):
+        load_tokenizer(tmp_path, lowercase=True)
 
 
 def test_families_with_the_same_vocabulary_are_distinguished(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from bertfam_tf.hints import Hinted
+from bertfam_tf.names import unexpected
 from bertfam_tf.text import presets
 from bertfam_tf.text.files import (
     CONFIG_FILE,
@@ -80,9 +82,8 @@ class Tokenizer(Hinted, tf.Module):
 
     Raises:
         ValueError: if the vocabulary repeats a piece, lacks ``unk_token`` or an additional special
-            token, or a special token cannot be found in text (for SentencePiece's and GPT's
-            tokenizers, it must begin and end with ASCII punctuation, and its first character must
-            not be elsewhere in a special token).
+            token, or a special token cannot be found in text (SentencePiece's and GPT's must begin
+            and end with ASCII punctuation, with their first characters nowhere else in one).
     """
 
     # The algorithm, as in ``registry.TokenizerSpec``.
@@ -195,8 +196,6 @@ class Tokenizer(Hinted, tf.Module):
         """Returns whether the tokenizer is equivalent to a published class with these options."""
         return True
 
-    # Names and ids.
-
     @property
     def token_shape(self) -> tuple[int, ...]:
         """The shape of a token's ids: (), or (characters,) for models that read characters."""
@@ -282,7 +281,7 @@ class Tokenizer(Hinted, tf.Module):
             with one dimension more than ``text``.
 
         Raises:
-            ValueError: if the rank of ``text`` is unknown.
+            ValueError: if the rank of ``text`` is unknown, or a string has a lone surrogate.
             TypeError: ``text`` does not have dtype string.
         """
         return over_any_rank(text, self._ids.get_concrete_function())[0]
@@ -372,7 +371,6 @@ class Tokenizer(Hinted, tf.Module):
         )
 
     @classmethod
-    @errors_name_files
     def load(
         cls, directory: str | os.PathLike[str], *, preset: str | None = None, **options: Any
     ) -> Self:
@@ -392,9 +390,17 @@ class Tokenizer(Hinted, tf.Module):
 
         Raises:
             FileNotFoundError: if there are no such files.
-            ValueError: if a file is damaged or describes another kind of tokenizer, or the preset
-                is unknown.
+            ValueError: if a file is damaged or of another kind, or the preset is unknown.
+            TypeError: for an argument that does not exist.
         """
+        known = {*inspect.signature(cls).parameters, *SPECIAL_TOKEN_FIELDS, *cls._file_options}
+        if not options.keys() <= known:
+            raise TypeError(unexpected(cls.__name__, options.keys() - known, known))
+        return cls._load(directory, preset=preset, **options)
+
+    @classmethod
+    @errors_name_files
+    def _load(cls, directory: Any, *, preset: str | None, **options: Any) -> Self:
         path = Path(directory)
         folder = path.parent if path.is_file() else path
         own = {name: options.pop(name) for name in cls._file_options if name in options}
@@ -456,13 +462,11 @@ class Tokenizer(Hinted, tf.Module):
         def encode(texts: tf.Tensor) -> Pieces:
             return Pieces.from_tensors(traced(texts))
 
+        plain = texts
         if self._any_special_token and self._matcher and not self.has_tflite_kernels:
-            # Such tokens are frequent, so texts that contain them are not split twice. TFLite has
-            # no kernel that reads the texts before.
+            # Such tokens are frequent, so texts with them are not split twice; TFLite cannot.
             plain = tf.where(self._matcher.may_be_in(texts), "", texts)
-            pieces = self._with_special_tokens(encode(plain), texts, encode)
-        else:
-            pieces = self._with_special_tokens(encode(texts), texts, encode)
+        pieces = self._with_special_tokens(encode(plain), texts, encode)
         if not offsets:
             return (pieces.ragged(pieces.ids),)
         pieces = self._finish(pieces)
