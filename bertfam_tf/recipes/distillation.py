@@ -11,7 +11,6 @@ import keras
 import tensorflow as tf
 
 from bertfam_tf import parsing, tasks
-from bertfam_tf.checkpoints import load_backbone
 from bertfam_tf.corpora import shards
 from bertfam_tf.corpora.documents import find_files
 from bertfam_tf.data.inputs import TEXT
@@ -29,7 +28,6 @@ from bertfam_tf.recipes.reading import expand
 from bertfam_tf.recipes.schema import DistillRecipe, DistillStage
 from bertfam_tf.recipes.splits import Split, open_split
 from bertfam_tf.tasks import Task, storage
-from bertfam_tf.text import load_tokenizer
 from bertfam_tf.training import engine
 from bertfam_tf.training.settings import DEFAULT_BATCH_SIZE
 from bertfam_tf.user_warnings import new_heads_logged
@@ -144,15 +142,10 @@ def _student(recipe: DistillRecipe, cls: type[Task], teacher: Task) -> Any:
     if recipe.max_length is not None:
         options["max_length"] = recipe.max_length
     if settings.path is not None:
-        path = model_source(settings.path)
-        if storage.is_saved(path):
-            # It may be another task, such as a masked language model of a general distillation. A
-            # loaded task would keep the layers frozen that its own run had frozen.
-            backbone = load_backbone(path, **settings.overrides)
-            student = cls(backbone, load_tokenizer(path), **options)
-        else:
-            with new_heads_logged(_log):
-                student = cls.from_pretrained(path, **options, **settings.overrides)
+        path, language = model_source(settings.path), options.pop("language_id", None)
+        # A loaded task would keep the layers frozen that its own run had frozen.
+        with new_heads_logged(_log):
+            student = cls.from_pretrained(path, language=language, **options, **settings.overrides)
     else:
         backbone = student_of(
             teacher.backbone,

@@ -352,6 +352,25 @@ def test_files_of_other_languages_alone_are_scored(recipe, files, monkeypatch):
     assert found["de_accuracy"] == found["teacher_de_accuracy"] == 1.0
 
 
+@pytest.mark.extended
+def test_a_student_of_a_run_keeps_its_head_and_gets_what_it_lacks(recipe, files, tmp_path):
+    teacher = bf.load(files[0] / "teacher")
+
+    def started(**student):
+        return distillation._student(recipe(student=student), bf.TextClassifier, teacher)
+
+    again = started(path=str(files[0] / "teacher"), overrides={"dropout": 0.3})
+    assert again.backbone.config.dropout == 0.3
+    for ours, theirs in zip(again.head.weights, teacher.head.weights, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    fields = {**teacher.backbone.config.to_dict(), "pooler": False}
+    backbone = bf.build("bert", **fields)
+    bf.TextEmbedder(backbone, teacher.tokenizer).save(tmp_path / "general")
+    student = started(path=str(tmp_path / "general"))
+    assert student.backbone.config.pooler
+    np.testing.assert_array_equal(student.backbone.weights[0], backbone.weights[0])
+
+
 def test_terms_and_their_options_are_checked():
     assert [term.label for term in terms_of({"soft_targets": {}, "embeddings": {}})] == [
         "soft_targets",
