@@ -122,6 +122,7 @@ def open_task(
         raise
     # A library's own files take precedence over the options of its format.
     stored = {n: v for n, v in checkpoint.options.items() if n in names} | published.options
+    stored_language = stored.pop("language_id", None)
     # None is the stored value, except for an option whose default is another value.
     defaults = {f.name: f.default for f in fields(kind) if f.default is not MISSING}
     options = stored | {
@@ -143,7 +144,10 @@ def open_task(
     if LANGUAGES in backbone.input and options.get("languages") is None:
         options["languages"] = checkpoint.languages or None
     tokenizer, language_id = tokenizer_and_language(
-        checkpoint, backbone, language, options.get("languages")
+        checkpoint,
+        backbone,
+        stored_language if language is None else language,
+        options.get("languages"),
     )
     task = cls(backbone, published.tokenizer(tokenizer), language_id=language_id, **options)
     published.fill(task)

@@ -208,6 +208,9 @@ def test_the_language_can_be_set_and_is_kept(answers, tmp_path):
     task.save(tmp_path / "saved")
     loaded = bf.load(tmp_path / "saved")
     assert (loaded.language, loaded.tokenizer.get_config()["language"]) == ("de", "de")
+    for language in (None, "fr"):
+        started = bf.TextClassifier.from_pretrained(tmp_path / "saved", language=language)
+        assert started.language == (language or "de")
     for code in CODES:
         np.testing.assert_allclose(_of(loaded.predict(MOSES, language=code)), answers[code])
     with pytest.raises(ValueError, match="Unknown language 'es'"):
