@@ -74,7 +74,7 @@ def publish(task: Task, directory: str | Path, info: CardInfo, name: str | None 
         raise CheckpointError(
             f"Not written: the {task.head.kind} head reads the layers "
             f"{', '.join(map(str, task.head.layers))}, and transformers' heads read the last one "
-            "alone. backbone.save_pretrained writes the backbone alone."
+            "alone. bertfam_tf.save_pretrained(task.backbone, …) writes the backbone alone."
         )
     with save.new_directory(directory) as temporary:
         write(
@@ -142,8 +142,9 @@ def write(
         )
     except (ValueError, ImportError) as error:
         raise UnrepresentableError(
-            f"Not written, because transformers would tokenize texts otherwise: {error}. "
-            "backbone.save_pretrained writes the backbone alone."
+            "Not written, because transformers would tokenize texts otherwise: "
+            f"{str(error).rstrip('.')}. bertfam_tf.save_pretrained(task.backbone, …) writes the "
+            "backbone alone."
         ) from error
     save.write(
         backbone,
