@@ -20,15 +20,26 @@ ROWS = 1000
 _TEXTS = (
     *("text", "sentence", "message", "review", "content", "comment", "body", "question"),
     *("utterance", "query", "document", "description", "tweet", "title", "premise", "sentence1"),
-    *("question1", "text_a", "string1", "#1 string"),
+    *("question1", "text_a", "string1", "#1 string", "sentence_a"),
 )
 _PAIRS = {
     "sentence1": "sentence2", "question1": "question2", "premise": "hypothesis",
     "text_a": "text_b", "text": "text_pair", "string1": "string2", "#1 string": "#2 string",
-    "question": "sentence",
+    "question": "sentence", "sentence_a": "sentence_b",
 }  # fmt: skip
 _LABELS = (
-    *("label", "labels", "intent", "category", "class", "sentiment", "target", "topic", "score"),
+    *(
+        "label",
+        "labels",
+        "gold_label",
+        "intent",
+        "category",
+        "class",
+        "sentiment",
+        "target",
+        "topic",
+        "score",
+    ),
     *("rating", "stars", "tag", "tags", "ner_tags", "y", "is_duplicate", "quality"),
 )
 # A column of labels has at most this share of distinct values.
@@ -133,9 +144,11 @@ def guess_columns(rows: Sequence[Mapping[Any, Any]]) -> dict[str, Any]:
     if text is None and texts:
         text = max(texts, key=lambda name: sum(len(str(value)) for value in texts[name]))
     if text is not None:
-        features["text"] = text
-        pair = _PAIRS.get(str(text).lower())
-        second = next((name for name in texts if str(name).lower() == pair), None)
+        lower = {str(name).lower(): name for name in reversed(list(texts))}
+        # The text may be the second one of a pair, such as QNLI's sentence after its question.
+        before = {second: first for first, second in _PAIRS.items()}.get(str(text).lower())
+        features["text"] = text = lower.get(before, text)
+        second = lower.get(_PAIRS.get(str(text).lower()))
         if second is not None and text != second:
             features["text_pair"] = second
     if label is not None:

@@ -152,6 +152,25 @@ def test_a_parquet_file_with_names_of_classes(tmp_path):
     assert guess_columns(rows) == {"text": "message", "label": "intent"}
 
 
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        ("id question sentence label", ("question", "sentence", "label")),
+        ("pair_ID sentence_A sentence_B judgment", ("sentence_A", "sentence_B", "judgment")),
+        ("genre sentence1 sentence2 gold_label", ("sentence1", "sentence2", "gold_label")),
+    ],
+)
+def test_two_texts_of_published_data(names, expected):
+    columns = names.split()
+    several = [f"a film {i}" for i in range(12)]
+    cells = ["xy" if columns[0] == "genre" else several, several, several, "abc"]
+    rows = [
+        dict(zip(columns, (values[i % len(values)] for values in cells), strict=True))
+        for i in range(12)
+    ]
+    assert guess_columns(rows) == dict(zip(("text", "text_pair", "label"), expected, strict=True))
+
+
 def test_a_csv_file_of_another_system(tmp_path):
     """With carriage returns alone, and a cell that is longer than Python's default limit."""
     cell = "a" * (1 << 18)
