@@ -425,3 +425,6 @@ def test_experiments_here_have_keys_of_their_recipes(file, capsys):
     cells = plan_cells(experiment, file)
     assert len(cells) == len(experiment.rows) * len(experiment.seeds)
     assert all(cell.runs for cell in cells)
+    if file.stem == "distilbert":
+        families = {cell.runs["general"].loaded.student.family for cell in cells}
+        assert families == {"distilbert"}
