@@ -425,6 +425,8 @@ def test_experiments_here_have_keys_of_their_recipes(file, capsys):
     cells = plan_cells(experiment, file)
     assert len(cells) == len(experiment.rows) * len(experiment.seeds)
     assert all(cell.runs for cell in cells)
-    if file.stem == "distilbert":
-        families = {cell.runs["general"].loaded.student.family for cell in cells}
-        assert families == {"distilbert"}
+    # The teacher of masked tokens has a head that was trained, and the students are DistilBERTs.
+    for general in (run for cell in cells if (run := cell.runs.get("general"))):
+        if general.loaded.task == "MaskedLM":
+            assert general.loaded.student.family == "distilbert"
+            assert [parent.verb for parent in general.parents] == ["pretrain"]
