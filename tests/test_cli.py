@@ -195,6 +195,14 @@ def test_scores_of_several_labels_have_names(smallest):
 
 
 @pytest.mark.extended
+def test_predict_tells_where_pairs_are_read(smallest, tmp_path, capsys):
+    bf.SpanQA.from_pretrained(smallest).save(tmp_path / "task")
+    assert main(["predict", str(tmp_path / "task"), "Who?", "Ada met Bob."]) == 2
+    error = capsys.readouterr().err
+    assert "This SpanQA reads question, context: write them to columns of a file" in error
+
+
+@pytest.mark.extended
 def test_predict_embeddings(smallest, tmp_path, capsys):
     bf.TextEmbedder.from_pretrained(smallest).save(tmp_path / "task")
     assert main(["predict", str(tmp_path / "task"), "a"]) == 0

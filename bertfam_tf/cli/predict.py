@@ -16,6 +16,7 @@ from bertfam_tf.cli.common import (
     set_language,
     stdin_lines,
 )
+from bertfam_tf.names import join_names
 
 # Features that are read from one column each.
 _FEATURES = ("text", "text_pair", "question", "context")
@@ -74,6 +75,12 @@ def run(options: argparse.Namespace) -> None:
 
     texts = options.text or stdin_lines()
     task = loaded_task(options)
+    names = task.feature_names
+    if len(names) > 1:
+        raise ValueError(
+            f"This {type(task).__name__} reads {join_names(names)}: write them to columns of a "
+            "file, and predict with --input FILE --output FILE."
+        )
     set_language(task, options)
     _check_top(options.top, task)
     for answer in task.predict(texts):

@@ -144,7 +144,7 @@ def guess_columns(rows: Sequence[Mapping[Any, Any]]) -> dict[str, Any]:
     if text is None and texts:
         text = max(texts, key=lambda name: sum(len(str(value)) for value in texts[name]))
     if text is not None:
-        lower = {str(name).lower(): name for name in reversed(list(texts))}
+        lower: dict[Any, Any] = {str(name).lower(): name for name in reversed(list(texts))}
         # The text may be the second one of a pair, such as QNLI's sentence after its question.
         before = {second: first for first, second in _PAIRS.items()}.get(str(text).lower())
         features["text"] = text = lower.get(before, text)
