@@ -118,7 +118,10 @@ def inspect(
     """
     kind = format or format_of(file)
     if kind == "txt":
-        raise ValueError(f"{file} has texts without labels, which bertfam predict reads.")
+        raise ValueError(
+            f"{file}: the format txt has texts without labels, which bertfam predict reads. If it "
+            "has columns between tabs, add --format tsv."
+        )
     data: dict[str, Any] = {"train": file}
     if format is not None:
         data["format"] = format

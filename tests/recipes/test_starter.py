@@ -198,7 +198,7 @@ def test_columns_that_are_named(init, tmp_path):
         ("text,label\na,0\n", ["x.csv", "--task", "MultipleChoice"], "reads choices too"),
         ("text,label\na,b\n", ["x.csv", "--dev", "y", "--holdout", "0.1"], "Choose one."),
         ("text,label\na,b\n", ["x.csv", "--holdout", "1.5"], "must be above 0 and below 1"),
-        ("text,label\na,b\n", ["x.csv", "--format", "txt"], "has texts without labels"),
+        ("text,label\na,b\n", ["x.csv", "--format", "txt"], "tabs, add --format tsv."),
         ("text,label\na,b\n", ["x.csv", "--output", "x.csv"], "x.csv exists; it is not replaced"),
         ('text,label\n"a,b\nc,d\n', ["x.csv"], "x.csv: line 2 is not CSV"),
         ("text;label\na;b\n", ["x.csv"], "text;label. Semicolons seem to separate the columns"),
