@@ -154,11 +154,16 @@ class Learner(keras.Model):
 
     @property
     def metrics(self) -> list[keras.metrics.Metric]:
-        # Keras' own "loss" is a mean of batches' means, weighted by their numbers of examples.
         metrics = [metric for metric in super().metrics if metric is not self._losses_seen]
-        if not (self.compiled and self._by_objective):
+        # The objectives do not know the loss of a subclass's own compute_loss; Keras does.
+        if not (self.compiled and self._by_objective) or self._overrides_loss:
             return metrics
+        # Keras' own "loss" is a mean of batches' means, weighted by their numbers of examples.
         return [self._losses_seen, *(m for m in metrics if m is not self._loss_tracker)]
+
+    @property
+    def _overrides_loss(self) -> bool:
+        return type(self).compute_loss is not Learner.compute_loss
 
     def compile(
         self,
@@ -196,7 +201,7 @@ class Learner(keras.Model):
             other = f"Keras on {backend}"
         elif loss is not None or self._losses_seen is None:
             other = "a loss of compile, which Keras averages over a micro-batch"
-        elif type(self).compute_loss is not Learner.compute_loss:
+        elif self._overrides_loss:
             other = "an overridden compute_loss, which micro-batches do not call"
         elif kwargs["jit_compile"]:
             other = "jit_compile, which needs micro-batches of a fixed size"

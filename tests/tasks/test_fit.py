@@ -222,6 +222,24 @@ def test_a_compiled_task_is_cloned(classifier):
     assert keras.models.clone_model(classifier).loss == "mse"
 
 
+@pytest.mark.extended
+@pytest.mark.parametrize("own", [True, False])
+def test_the_loss_of_a_subclass_is_reported(reader, own):
+    class Doubled(bf.TextClassifier):
+        def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+            if own:
+                cross_entropy = keras.losses.sparse_categorical_crossentropy
+                return 2 * keras.ops.mean(cross_entropy(y, y_pred, from_logits=True))
+            return 2 * super().compute_loss(x, y, y_pred, sample_weight, training)
+
+    task = Doubled(reader.backbone, reader.tokenizer, sorted(set(NAMES)))
+    task.compile(run_eagerly=True)
+    loss, accuracy = task.evaluate(TEXTS, NAMES, batch_size=3, verbose=0)
+    scores = _scores(task)
+    assert loss == pytest.approx(-2 * np.log(scores[range(6), NUMBERS]).mean(), rel=1e-5)
+    assert accuracy == pytest.approx(np.mean(scores.argmax(-1) == NUMBERS))
+
+
 @pytest.mark.full
 def test_compile_with_nothing_takes_the_defaults(classifier):
     classifier.compile()
