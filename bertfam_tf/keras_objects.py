@@ -19,6 +19,11 @@ HOME = {
     "Backbone": "models.base",
     "Head": "heads.head",
     "Normal": "layers.initializers",
+    "Dense": "layers.fused",
+    **dict.fromkeys(("gelu", "gelu_new"), "layers.activations"),
+    "MergeRows": "layers.rows",
+    "SplitRows": "layers.rows",
+    "TokenPooling": "layers.pooling",
     **dict.fromkeys(("AdamW", "Lamb", "Muon"), "training.optimizers"),
     **dict.fromkeys(
         ("OffsetSchedule", "PiecewiseSchedule", "WarmupLinearDecay"), "training.schedules"

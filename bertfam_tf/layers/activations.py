@@ -2,16 +2,19 @@
 
 from collections.abc import Callable
 
+import keras
 from keras import ops
 
 from bertfam_tf.layers import fused
 from bertfam_tf.names import unknown
 
 
+@keras.saving.register_keras_serializable(package="bertfam_tf", name="gelu")
 def _gelu_exact(x):
     return ops.gelu(x, approximate=False)
 
 
+@keras.saving.register_keras_serializable(package="bertfam_tf", name="gelu_new")
 def _gelu_tanh(x):
     return ops.gelu(x, approximate=True)
 

@@ -157,6 +157,7 @@ class Product(NamedTuple):
         return tf.nn.bias_add(ops.matmul(x, self.kernel), self.bias)
 
 
+@keras.saving.register_keras_serializable(package="bertfam_tf")
 class Dense(keras.layers.Dense):
     """``keras.layers.Dense``; arguments and call are the same."""
 

@@ -41,6 +41,7 @@ class FirstTokenPooler(keras.layers.Layer):
         return input_shape
 
 
+@keras.saving.register_keras_serializable(package="bertfam_tf")
 class TokenPooling(keras.layers.Layer):
     """Pooling of all tokens' vectors into one, in one or several ways, whose results are
     concatenated.
@@ -67,6 +68,9 @@ class TokenPooling(keras.layers.Layer):
     def __init__(self, kinds, **kwargs):
         super().__init__(**kwargs)
         self.kinds = tuple(kinds)
+
+    def get_config(self):
+        return {**super().get_config(), "kinds": list(self.kinds)}
 
     def call(self, x, padding_mask, pooling_mask=None):
         # Integers and float32 count exactly, which half precision does not.

@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 
+@keras.saving.register_keras_serializable(package="bertfam_tf")
 class MergeRows(keras.layers.Layer):
     """Reshaping that merges the batch axis and the row axis.
 
@@ -23,6 +24,7 @@ class MergeRows(keras.layers.Layer):
         return (None, *shape[2:])
 
 
+@keras.saving.register_keras_serializable(package="bertfam_tf")
 class SplitRows(keras.layers.Layer):
     """The inverse of ``MergeRows``, for outputs computed from each row.
 

@@ -107,6 +107,30 @@ def test_a_functional_model_with_a_head_is_saved_and_cloned(kind, backbone, tmp_
         assert clone.get_layer(head.name).parts[-1].table() is embedding.embeddings
 
 
+@pytest.mark.extended
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda *given: bf.TextEmbedder(
+            *given, pooling=("mean", "max"), projections=[{"width": 4, "activation": "gelu"}]
+        ),
+        bf.Reranker,
+    ],
+    ids=["embedder", "reranker"],
+)
+def test_a_model_on_the_outputs_of_a_task_is_saved_and_cloned(make, backbone, smallest, tmp_path):
+    task = make(backbone, bf.load_tokenizer(smallest))
+    model = keras.Model(task.input, keras.layers.Rescaling(2.0)(task.output))
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    clone = keras.models.clone_model(task)
+    clone.set_weights(task.get_weights())
+    texts = {name: tf.constant(TEXTS) for name in task.fields.required}
+    inputs = task.preprocess(texts)
+    np.testing.assert_allclose(loaded(inputs), 2 * task(inputs), atol=1e-5)
+    np.testing.assert_allclose(clone(inputs), task(inputs), atol=1e-5)
+
+
 def test_a_tied_head_needs_its_backbone(backbone):
     head = heads.build(backbone, "masked_lm")
     copy = heads.Head.from_config(head.get_config())
