@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from bertfam_tf.names import unknown
 from bertfam_tf.tasks import Task
 
 _TABLE = "token_embedding"
+_OTHER_TASK = "explain() is for classifiers, regressors, taggers and question answering, got {}."
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,10 @@ def explain(task: Task, x: Any, target: Any = None, *, steps: int = 32) -> Attri
     texts = texts_of_example(task, x)
     example = packed_example(task, texts)
     with unpadding(False):
-        logits = keras.ops.convert_to_numpy(task(example.inputs, training=False))[0]
+        outputs = task(example.inputs, training=False)
+    if isinstance(outputs, Mapping):
+        raise ValueError(_OTHER_TASK.format(type(task).__name__))
+    logits = keras.ops.convert_to_numpy(outputs)[0]
     indices, name = _target(task, example, texts, logits, target)
     ids = example.inputs["token_ids"]
     embedded = tf.cast(table(ids), "float32")
@@ -108,7 +113,7 @@ def _target(
 ) -> tuple[list[tuple[int, ...]], str]:
     """Returns the indices of the target's scores in an example's logits, and its name."""
     names, words = task.class_names, example.words
-    if task.head_name == "span" or logits.ndim < 1 or (logits.ndim == 1 and not names):
+    if task.head_name == "span" or (logits.shape in ((), (1,)) and not names):
         if target is not None:
             raise ValueError(f"target must be None for a {type(task).__name__}, got {target!r}.")
         if task.head_name == "span":
@@ -116,7 +121,7 @@ def _target(
             answer = answers["n_best_answers"][0, 0].numpy().decode()
             return _best_span(task, words, logits), answer
         return [(0,) if logits.ndim else ()], "score"
-    if logits.ndim == 1:
+    if logits.ndim == 1 and names:
         if target is None:
             target = names[int(logits.argmax())]
         if target not in names:
@@ -136,10 +141,7 @@ def _target(
         if tag not in names:
             raise ValueError(unknown("tag", tag, names))
         return [(place, names.index(tag))], f"{words[word].text}: {tag}"
-    raise ValueError(
-        "explain() is for classifiers, regressors, taggers and question answering, got "
-        f"{type(task).__name__}."
-    )
+    raise ValueError(_OTHER_TASK.format(type(task).__name__))
 
 
 def _best_span(task: Any, words: list[Word], logits: np.ndarray) -> list[tuple[int, ...]]:

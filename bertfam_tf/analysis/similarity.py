@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from bertfam_tf.data.inputs import batches, texts_of
 from bertfam_tf.tasks import Task
@@ -30,6 +31,10 @@ def layer_similarity(first: Task, second: Task, texts: Any, *, batch_size: int =
 
     Returns:
         float32 (layers of first + 1, layers of second + 1); index 0 is the embeddings' output.
+
+    Raises:
+        ValueError: for a task whose examples are several rows, such as multiple choice; and as
+            ``predict`` raises it.
     """
     ours, theirs = (_states(task, texts, batch_size) for task in (first, second))
     return np.array([[_cka(a, b) for b in theirs] for a in ours], "float32")
@@ -38,15 +43,25 @@ def layer_similarity(first: Task, second: Task, texts: Any, *, batch_size: int =
 def _states(task: Task, texts: Any, batch_size: int) -> list[np.ndarray]:
     """Computes the mean hidden states, float64 (examples, width) for each layer."""
     means_by_example: list[list[np.ndarray]] = []
-    for features, *_ in batches(
-        texts_of(texts, task.fields), batch_size=batch_size, fields=task.fields
-    ):
-        inputs = task.preprocess(features)
+    preprocessor, prepare = task.components.preprocessor, task.components.targets.prepared
+    x, _ = prepare(texts_of(texts, task.fields, prepare, pair=task.pair), None)
+    for features, *_ in batches(x, batch_size=batch_size, fields=task.fields):
+        encoded = preprocessor(features)
+        inputs = preprocessor.inputs(encoded)
+        if inputs["padding_mask"].shape.rank != 2:
+            kind = type(task).__name__
+            raise ValueError(f"Examples of {kind} are several rows of tokens, not one.")
         tokens = {n: x for n, x in inputs.items() if n in task.backbone.token_inputs}
         states = task.backbone(tokens, training=False, outputs="hidden_states")["hidden_states"]
         mask = keras.ops.expand_dims(keras.ops.cast(inputs["padding_mask"], "float32"), -1)
-        counts = keras.ops.maximum(keras.ops.sum(mask, 1), 1)  # an empty text may have no token
-        means = [keras.ops.convert_to_numpy(keras.ops.sum(x * mask, 1) / counts) for x in states]
+        number = len(next(iter(features.values())))
+        example = preprocessor.spread(tf.range(number), encoded)  # of each window
+
+        def summed(rows: Any, example: Any = example, number: int = number) -> Any:
+            return tf.math.unsorted_segment_sum(keras.ops.sum(rows, 1), example, number)
+
+        counts = keras.ops.maximum(summed(mask), 1)  # an empty text may have no token
+        means = [keras.ops.convert_to_numpy(summed(x * mask) / counts) for x in states]
         means_by_example.append(means)
     return [
         np.concatenate(layer).astype("float64") for layer in zip(*means_by_example, strict=True)
@@ -72,7 +87,7 @@ def mean_vectors(task: Task, texts: Any, *, layer: int = -1, batch_size: int = 3
         float64 (texts, width).
 
     Raises:
-        ValueError: if the layer does not exist.
+        ValueError: if the layer does not exist; and as ``layer_similarity`` raises it.
     """
     states = _states(task, texts, batch_size)
     if not -len(states) <= layer < len(states):

@@ -288,6 +288,26 @@ def test_similarity(classifier, smallest):
     assert (between <= 1 + 1e-5).all()
 
 
+def test_vectors_of_what_predict_takes(classifier):
+    """Words of a tagger, of which a long text has several windows."""
+    given = classifier.backbone, classifier.tokenizer
+    tagger = bf.TokenTagger(*given, ["O", "B"], max_length=8, stride=2)
+    words = [["a", "good", "film"], ["bad"] * 30, ["it", "is"]]
+    vectors = analysis.mean_vectors(tagger, words)
+    assert vectors.shape == (3, classifier.backbone.config.hidden_size)
+    alone = analysis.mean_vectors(tagger, words[::2])
+    np.testing.assert_allclose(vectors[::2], alone, atol=1e-5)
+    with pytest.raises(ValueError, match="Examples of Reranker are several rows of tokens"):
+        analysis.mean_vectors(bf.Reranker(*given), (TEXTS, TEXTS))
+
+
+@pytest.mark.parametrize("name", ["TextEmbedder", "SparseEmbedder", "MaskedLM"])
+def test_what_is_no_answer_is_not_explained(classifier, name):
+    task = getattr(bf, name)(classifier.backbone, classifier.tokenizer)
+    with pytest.raises(ValueError, match=rf"question answering, got {name}\."):
+        analysis.explain(task, TEXTS[0])
+
+
 def test_a_text_without_tokens_leaves_the_others_as_they_are():
     """GPT-2's texts have no special tokens."""
     task = published.task("TextClassifier", "gpt2")
