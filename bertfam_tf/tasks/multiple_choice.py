@@ -230,4 +230,10 @@ class _ChoiceTargets(Targets):
         return index_of(labels, self.known, "label") % self.count
 
     def class_weights(self, class_weight: Mapping[Any, float]) -> dict[int, float]:
-        return dict(class_weight)
+        # Keras requires a weight for every class.
+        weights = dict.fromkeys(range(self.count), 1.0)
+        for label, weight in class_weight.items():
+            if str(label) not in self.known:
+                raise ValueError(not_listed(str(label), self.known, "label of class_weight"))
+            weights[self.known.index(str(label)) % self.count] = float(weight)
+        return weights

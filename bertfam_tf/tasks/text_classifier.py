@@ -329,6 +329,8 @@ class ClassTargets(Targets):
         # Keras requires a weight for every class.
         weights = dict.fromkeys(range(len(self.labels)), 1.0)
         for label, weight in class_weight.items():
+            if isinstance(label, bool | np.bool_) and self._names_of_bools:
+                label = self._names_of_bools[int(label)]
             known = self._known("i" if isinstance(label, int | np.integer) else "U")
             if str(label) not in known:
                 raise ValueError(not_listed(str(label), known, "label of class_weight"))

@@ -67,6 +67,20 @@ def test_balanced_class_weights(classifier):
     assert losses[0] == losses[1] == losses[2]
 
 
+def test_class_weights_by_what_labels_may_be(reader):
+    given = reader.backbone, reader.tokenizer
+    task = bf.TextClassifier(*given, ["no", "yes"])
+    for weights in ({False: 1.0, True: 3.0}, {np.True_: 3.0}, {"yes": 3.0}, {1: 3.0}):
+        assert task.class_weights(weights) == {0: 1.0, 1: 3.0}
+    choice = bf.MultipleChoice(*given, 2)
+    for weights in ({"B": 3.0}, {"1": 3.0}, {np.int64(1): 3.0}, {0: 1.0, 1: 3.0}):
+        assert choice.class_weights(weights) == {0: 1.0, 1: 3.0}
+    with pytest.raises(ValueError, match="class_weight '2' is not one of: 0, 1, A, B"):
+        choice.class_weights({2: 3.0})
+    with pytest.raises(ValueError, match="class_weight 'True' is not one of"):
+        reader.class_weights({True: 3.0})
+
+
 @pytest.mark.extended
 def test_class_weights_that_are_refused(classifier, embedder):
     with pytest.raises(ValueError, match="class_weight must be balanced"):
