@@ -493,6 +493,6 @@ def _columns(data: Any) -> tuple[Any, Any, Any]:
 
 def _empty(spec: Any) -> Any:
     """A batch without examples."""
-    nothing = tf.zeros([0, *(1 if size is None else size for size in spec.shape[1:])], spec.dtype)
-    # The static size is unknown, as in real batches: Keras adds tensors of sizes 0 and 1 wrongly.
+    # Keras would add tensors of the sizes 0 and 1 as biases: so 2, and graphs do not know the 0.
+    nothing = tf.zeros([0, *(2 if size is None else size for size in spec.shape[1:])], spec.dtype)
     return tf.raw_ops.PlaceholderWithDefault(input=nothing, shape=spec.shape)

@@ -156,6 +156,16 @@ def test_only_some_tasks_are_validated(smallest):
 
 
 @pytest.mark.extended
+def test_runs_eagerly(model):
+    """Where the empty batches of the other tasks have known sizes."""
+    expected = model.evaluate(DATA, verbose=0)
+    model.compile(keras.optimizers.SGD(0.0), run_eagerly=True)
+    found = model.fit(DATA, verbose=0).history
+    for name in ("film", "score"):
+        assert found[f"{name}_loss"] == pytest.approx([expected[name]["loss"]], rel=1e-5)
+
+
+@pytest.mark.extended
 def test_metrics_have_no_sample_weights(smallest):
     """As in Keras, and as the task alone."""
     model = bf.MultiTask(_tasks(smallest))
