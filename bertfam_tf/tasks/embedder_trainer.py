@@ -269,6 +269,9 @@ class EmbedderTrainer(TextLearner):
             tape.watch(outputs)
             loss = self.compute_loss(batch.inputs, batch.targets, outputs, batch.weights)
             scaled = self.optimizer.scale_loss(loss)
+        # Keras reports it where the loss is not the objective's; over replicas it is a mean.
+        replicas = self.distribute_strategy.num_replicas_in_sync
+        self._loss_tracker.update_state(loss * replicas, sample_weight=shape[0])
         gradient = tf.reshape(tape.gradient(scaled, outputs), [-1, width])
         with tf.control_dependencies([outputs]):
             for variable, value in zip(seeds, before, strict=True):
@@ -281,7 +284,7 @@ class EmbedderTrainer(TextLearner):
         weights = self.trainable_weights
         gradients = accumulation.summed_gradients(surrogate, weights, number)
         self.optimizer.apply_gradients(zip(gradients, weights, strict=True))
-        return self.get_metrics_result()
+        return self.compute_metrics(batch.inputs, batch.targets, outputs, batch.weights)
 
 
 def _renamed_size(mini_batch_size: int | None, rows_in_memory: int | None) -> int | None:

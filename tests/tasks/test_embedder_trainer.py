@@ -175,6 +175,19 @@ def test_less_memory_changes_nothing(smallest, rows, dropout):
         np.testing.assert_allclose(other, one, atol=2e-5)
 
 
+@pytest.mark.extended
+@pytest.mark.parametrize("limit", [None, 2])
+def test_metrics_and_losses_of_compile(embedder, limit):
+    def cosine(labels, vectors):
+        return keras.ops.sum(vectors[:, 0] * vectors[:, 1], axis=-1)
+
+    trainer = bf.EmbedderTrainer(embedder, "cosine", mini_batch_size=limit)
+    trainer.compile(keras.optimizers.SGD(0.0), cosine, metrics=[cosine], run_eagerly=True)
+    found = trainer.fit(PAIRS, SCORES, batch_size=4, verbose=0).history
+    expected = np.diag(_cosines(embedder.predict(A), embedder.predict(B))).mean()
+    assert found == {name: [pytest.approx(expected, rel=1e-5)] for name in ("loss", "cosine")}
+
+
 @pytest.mark.full
 def test_it_learns(smallest):
     embedder = _embedder(smallest)
