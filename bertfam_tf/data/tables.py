@@ -201,7 +201,7 @@ def of_tuples(x: Any, fields: Fields, labelled: bool, pair: bool | None = None) 
     """
     if not isinstance(x, list) or not x:
         return x
-    if not labelled and _are_texts(x[0], fields):
+    if not (labelled and fields.labelled) and _are_texts(x[0], fields):
         x = [tuple(row) if isinstance(row, list) else row for row in x]
     if not isinstance(x[0], tuple):
         return x
@@ -225,10 +225,10 @@ def of_tuples(x: Any, fields: Fields, labelled: bool, pair: bool | None = None) 
 
 
 def _are_texts(row: Any, fields: Fields) -> bool:
-    """Whether a list has all texts of an example, as sentence-transformers writes pairs."""
+    """Whether a list has the texts of an example, as sentence-transformers writes pairs."""
     size = len(fields.required)
     of_texts = isinstance(row, list) and all(isinstance(text, str | bytes) for text in row)
-    return of_texts and 1 < size == len(row) and not fields.words
+    return of_texts and 1 < size <= len(row) <= size + len(fields.optional) and not fields.words
 
 
 def selected(

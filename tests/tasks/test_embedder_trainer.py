@@ -188,6 +188,17 @@ def test_metrics_and_losses_of_compile(embedder, limit):
     assert found == {name: [pytest.approx(expected, rel=1e-5)] for name in ("loss", "cosine")}
 
 
+@pytest.mark.extended
+def test_lists_of_texts(embedder):
+    """As sentence-transformers has them, with and without negatives."""
+    trainer = bf.EmbedderTrainer(embedder)
+    for columns in (PAIRS, {**PAIRS, "negatives": [row[0] for row in NEGATIVES]}):
+        rows = [list(row) for row in zip(*columns.values(), strict=True)]
+        for given in (rows, [*map(tuple, rows)]):
+            [(found,)], [(expected,)] = map(trainer.text_batches, (given, columns))
+            np.testing.assert_array_equal(found["token_ids"], expected["token_ids"])
+
+
 @pytest.mark.full
 def test_it_learns(smallest):
     embedder = _embedder(smallest)
