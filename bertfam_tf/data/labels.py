@@ -65,6 +65,25 @@ def numbers_of(values: tf.Tensor, what: str) -> tf.Tensor:
         return tf.identity(numbers)
 
 
+def within(numbers: tf.Tensor, low: float, high: float, what: str) -> tf.Tensor:
+    """Returns numbers unchanged.
+
+    Args:
+        numbers: a vector.
+        low, high: the smallest and the largest of the numbers that are right.
+        what: who takes the numbers, for the error message.
+
+    Raises:
+        InvalidArgumentError: at run time, for another number.
+    """
+    right = (numbers >= low) & (numbers <= high)
+    wrong = tf.strings.as_string(tf.boolean_mask(numbers, ~right)[:1], shortest=True)
+    message = f"{MARK}Labels of the {what} must be from {low:g} to {high:g}, got "
+    text = tf.strings.join([message, tf.strings.reduce_join(wrong), "."])
+    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(right), [text])]):
+        return tf.identity(numbers)
+
+
 def summary(counts: Mapping[str, int], kind: str = "Labels") -> str:
     """Returns the labels and how many examples have each, in one line.
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 from keras import ops
 
 from bertfam_tf.data.inputs import TEXT, TEXT_PAIR, Fields, batches
-from bertfam_tf.data.labels import numbers_of
+from bertfam_tf.data.labels import numbers_of, within
 from bertfam_tf.names import unknown
 from bertfam_tf.objectives.objective import Batch, SumAndCount
 from bertfam_tf.tasks.components import NO_LABELS, one_per_example
@@ -149,7 +149,7 @@ class EmbedderTrainer(TextLearner):
         self._embedder = Untracked(embedder)
         with embedder.distribute_strategy.scope():
             inputs, vectors = rows_of(embedder.components.inputs, embedder)  # (batch, texts, width)
-            loss = _Similarity(objective, temperature, symmetric, widths)
+            loss = _Similarity(objective, temperature, symmetric, widths, width)
             super().__init__(inputs, vectors, [loss], **{"name": "embedder_trainer", **kwargs})
         self.dtype_policy = embedder.dtype_policy
         self._objective = loss
@@ -209,7 +209,8 @@ class EmbedderTrainer(TextLearner):
 
         Raises:
             ValueError: for data of another structure, missing or unexpected labels, or labels that
-                are not finite.
+                are not finite, outside of -1 to 1 for ``"cosine"``, or of another width than the
+                embedder's.
         """
         x, y, sample_weight = self.examples(x, y, sample_weight)
         stream = batches(x, y, sample_weight, batch_size=batch_size, fields=self.fields)
@@ -345,16 +346,20 @@ class _Similarity:
         kind: the name of the objective.
         temperature, symmetric: the same as for ``EmbedderTrainer``.
         widths: the sizes to which vectors are truncated.
+        width: the size of the vectors.
     """
 
     weights: Mapping[str, float] = {"loss": 1.0}
 
-    def __init__(self, kind: Similarity, temperature: float, symmetric: bool, widths: list[int]):
+    def __init__(
+        self, kind: Similarity, temperature: float, symmetric: bool, widths: list[int], width: int
+    ):
         self.heads: Mapping[str, keras.layers.Layer] = {}
         self.kind = kind
         self.temperature = temperature
         self.symmetric = symmetric
         self.widths = widths
+        self.width = width
 
     @property
     def has_labels(self) -> bool:
@@ -366,7 +371,16 @@ class _Similarity:
         if labels.shape.rank != rank:
             expected = "(examples, width)" if rank == 2 else "(examples,)"
             raise ValueError(f"labels must have the shape {expected}, got {labels.shape}.")
-        return numbers_of(labels, "label") if rank == 1 else tf.cast(labels, tf.float32)
+        if rank == 2 and labels.shape[1] not in (None, self.width):
+            raise ValueError(
+                f"labels must be vectors of the embedder's width, {self.width}, got "
+                f"{labels.shape[1]}. A projection gives an embedder its teacher's width: "
+                f'projections=[{{"width": {labels.shape[1]}, "activation": None}}].'
+            )
+        if rank == 2:
+            return tf.cast(labels, tf.float32)
+        numbers = numbers_of(labels, "label")
+        return within(numbers, -1, 1, "objective 'cosine'") if self.kind == "cosine" else numbers
 
     def loss(self, outputs: Any, heads: Any, batch: Batch) -> dict[str, SumAndCount]:
         vectors = ops.cast(outputs, "float32")

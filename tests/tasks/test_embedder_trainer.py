@@ -251,6 +251,10 @@ def test_mistakes(embedder):
         make(embedder).fit(A)
     with pytest.raises(ValueError, match=r"the shape \(examples, width\), got"):
         make(embedder, "embedding_mse").fit(A, SCORES)
+    with pytest.raises(ValueError, match=r"the embedder's width, 32, got 1\. A projection"):
+        make(embedder, "embedding_mse").fit(A, np.zeros((6, 1)))
+    with pytest.raises(ValueError, match=r"objective 'cosine' must be from -1 to 1, got 4\.5"):
+        make(embedder, "cosine").fit(PAIRS, [*SCORES[:-1], 4.5], verbose=0)
     with pytest.raises(ValueError, match="Row 5 of 'the labels' is missing"):
         make(embedder, "cosine").fit(PAIRS, [*SCORES[:-1], np.nan], verbose=0)
     with pytest.raises(ValueError, match="accumulation_steps must be 1"):
