@@ -131,6 +131,15 @@ def test_a_model_on_the_outputs_of_a_task_is_saved_and_cloned(make, backbone, sm
     np.testing.assert_allclose(clone(inputs), task(inputs), atol=1e-5)
 
 
+def test_what_trains_a_model_is_not_saved(task, smallest, tmp_path):
+    """Keras wrote files that it could not load."""
+    embedder = bf.TextEmbedder(task.backbone, task.tokenizer)
+    teacher = bf.TextClassifier.from_pretrained(smallest, pair=False)
+    for model in (bf.EmbedderTrainer(embedder), Distiller(task, teacher, [SoftTargets()])):
+        with pytest.raises(ValueError, match=r"is not saved\. Save the model that it trains"):
+            model.save(tmp_path / "model.keras")
+
+
 def test_a_tied_head_needs_its_backbone(backbone):
     head = heads.build(backbone, "masked_lm")
     copy = heads.Head.from_config(head.get_config())
