@@ -16,7 +16,6 @@ from bertfam_tf.names import unknown
 UNLABELLED = -1
 # Names for which Keras chooses a metric by the targets.
 _BY_TARGETS = ("accuracy", "acc", "crossentropy", "ce")
-_BINARY = (keras.metrics.BinaryAccuracy, keras.metrics.FBetaScore)
 METRICS: dict[str, Callable[[], keras.metrics.Metric]] = {
     "auc": AUC,
     "f1": F1,
@@ -65,8 +64,10 @@ def of_logits(function: Any, module: Any) -> Any:
         config = function.get_config()
         if config.get("from_logits") is False:
             expected = "from_logits=True"
-        elif isinstance(function, _BINARY) and config.get("threshold") == 0.5:
+        elif isinstance(function, keras.metrics.BinaryAccuracy) and config["threshold"] == 0.5:
             expected = "threshold=0.0, which is a probability of 0.5"
+        elif isinstance(function, keras.metrics.FBetaScore) and config["threshold"] is not None:
+            expected = "no threshold, which it compares with probabilities"
         else:
             return function
         name = type(function).__name__

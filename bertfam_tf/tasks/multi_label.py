@@ -87,7 +87,15 @@ class MultiLabelClassifier(TextClassifier):
     options_type = MultiLabelOptions
     labels_type = targets.Names  # type: ignore[assignment]
     problem_type = "multi_label_classification"
-    _other_metrics = {keras.metrics.Precision: '"micro_f1"', keras.metrics.Recall: '"micro_f1"'}
+    _other_metrics = dict.fromkeys(
+        (
+            keras.metrics.F1Score,
+            keras.metrics.FBetaScore,
+            keras.metrics.Precision,
+            keras.metrics.Recall,
+        ),
+        '"micro_f1"',
+    )
 
     def __init__(
         self,

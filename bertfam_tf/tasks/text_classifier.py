@@ -99,6 +99,8 @@ class TextClassifier(Task):
     _other_metrics: ClassVar[dict[type, str]] = {
         keras.metrics.AUC: '"auc" or bertfam_tf.metrics.AUC, for two labels',
         keras.metrics.BinaryAccuracy: '"accuracy"',
+        keras.metrics.F1Score: '"f1" or bertfam_tf.metrics.F1, for two labels',
+        keras.metrics.FBetaScore: '"f1" or bertfam_tf.metrics.F1, for two labels',
         keras.metrics.Precision: '"precision" or bertfam_tf.metrics.Precision, for two labels',
         keras.metrics.Recall: '"recall" or bertfam_tf.metrics.Recall, for two labels',
     }
@@ -130,7 +132,10 @@ class TextClassifier(Task):
         Raises:
             ValueError: for a metric that does not take logits, one for each label.
         """
-        metric = super().metric(metric)
+        if metric in ("f1_score", "F1Score"):  # which Keras makes an object of in compile
+            metric = keras.metrics.F1Score()
+        if type(metric) not in self._other_metrics:
+            metric = super().metric(metric)
         if type(metric) in self._other_metrics:
             raise ValueError(
                 f"keras.metrics.{type(metric).__name__} does not take one logit for each label; "

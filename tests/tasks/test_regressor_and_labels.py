@@ -293,7 +293,8 @@ def test_metrics_of_independent_labels(several):
     ("metric", "error"),
     [
         (keras.metrics.BinaryAccuracy(), "must have threshold=0.0, which is a probability of 0.5"),
-        (keras.metrics.F1Score(threshold=0.5), "F1Score must have threshold=0.0"),
+        (keras.metrics.F1Score(threshold=0.5), 'F1Score does not take .*; use "micro_f1"'),
+        ("f1_score", 'F1Score does not take .*; use "micro_f1"'),
         (keras.metrics.BinaryCrossentropy(), "BinaryCrossentropy must have from_logits=True"),
         (keras.metrics.AUC(multi_label=True), "AUC must have from_logits=True"),
         (keras.metrics.Precision(), 'not take one logit for each label; use "micro_f1"'),
@@ -305,8 +306,15 @@ def test_metrics_that_take_probabilities(several, metric, error):
         several.compile(metrics=[metric])
 
 
-@pytest.mark.parametrize("metric", ["binary_accuracy", keras.metrics.AUC(from_logits=True)])
-def test_metrics_that_take_one_score(smallest, metric):
+@pytest.mark.parametrize(
+    ("metric", "other"),
+    [
+        ("binary_accuracy", "accuracy"),
+        (keras.metrics.AUC(from_logits=True), "auc"),
+        (keras.metrics.F1Score(average="macro"), "f1"),
+    ],
+)
+def test_metrics_that_take_one_score(smallest, metric, other):
     task = bf.TextClassifier.from_pretrained(smallest, ["no", "yes"], **QUIET)
-    with pytest.raises(ValueError, match='does not take one logit for each label; use "a'):
+    with pytest.raises(ValueError, match=f'one logit for each label; use "{other}"'):
         task.compile(metrics=[metric])
