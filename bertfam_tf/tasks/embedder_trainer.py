@@ -177,14 +177,18 @@ class EmbedderTrainer(TextLearner):
         """Compiles like ``TextLearner.compile``.
 
         Raises:
-            ValueError: as ``Learner.compile``; and for ``accumulation_steps`` above 1, because
-                micro-batches would have fewer negatives; use ``mini_batch_size`` instead.
+            ValueError: as ``Learner.compile``; for ``accumulation_steps`` above 1, because
+                micro-batches would have fewer negatives; use ``mini_batch_size`` instead; and for
+                ``mini_batch_size`` with ``jit_compile``.
         """
         if kwargs.get("accumulation_steps", 1) > 1:
             raise ValueError(
                 "accumulation_steps must be 1: micro-batches would have fewer negatives. Use "
                 "mini_batch_size to limit the memory of a step."
             )
+        if kwargs.get("jit_compile") and self._mini_batch_size is not None:
+            raise ValueError("mini_batch_size must be None with jit_compile, got "
+                             f"{self._mini_batch_size}.")  # fmt: skip
         super().compile(optimizer, loss, **kwargs)
 
     batches = renamed("batches", "text_batches")

@@ -259,6 +259,8 @@ def test_mistakes(embedder):
         make(embedder, "cosine").fit(PAIRS, [*SCORES[:-1], np.nan], verbose=0)
     with pytest.raises(ValueError, match="accumulation_steps must be 1"):
         make(embedder).compile(accumulation_steps=2)
+    with pytest.raises(ValueError, match="mini_batch_size must be None with jit_compile, got 2"):
+        make(embedder, mini_batch_size=2).compile(jit_compile=True)
     for x, y in ((PAIRS, None), (PAIRS, SCORES), (A, None)):
         with pytest.raises(ValueError, match=r"EmbedderTrainer\(embedder\) trains"):
             embedder.fit(x, y)
