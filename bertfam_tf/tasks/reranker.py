@@ -15,7 +15,7 @@ from keras import ops
 from bertfam_tf import heads
 from bertfam_tf.data import targets
 from bertfam_tf.data.inputs import LABEL, Fields, texts_of
-from bertfam_tf.data.labels import numbers_of
+from bertfam_tf.data.labels import numbers_of, within
 from bertfam_tf.data.tables import Columns
 from bertfam_tf.metrics import MRR, NDCG
 from bertfam_tf.models import Backbone
@@ -160,6 +160,25 @@ class Reranker(Task):
                 "rank": Signature(self.ranked, _RANK, of_texts=_lists),
             },
         )
+
+    def text_batches(
+        self, *data: Any, training: bool = False, extend: Any = None, **options: Any
+    ) -> tf.data.Dataset:
+        # Only of training: nDCG takes any relevance.
+        if not training or self.objective != "binary":
+            return super().text_batches(*data, training=training, extend=extend, **options)
+
+        def checked(features: Tensors, encoded: dict[str, Any], batch: tuple) -> tuple:
+            inputs, *rest = batch
+            if rest:
+                flat = tf.reshape(rest[0], [-1])
+                known = tf.boolean_mask(flat, ~tf.math.is_nan(flat))
+                with tf.control_dependencies([within(known, 0, 1, "objective 'binary'")]):
+                    rest[0] = tf.identity(rest[0])
+            batch = (inputs, *rest)
+            return batch if extend is None else extend(features, encoded, batch)
+
+        return super().text_batches(*data, training=True, extend=checked, **options)
 
     def _scored(self, logits: tf.Tensor) -> tf.Tensor:
         logits = tf.cast(logits, tf.float32)

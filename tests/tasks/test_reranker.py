@@ -213,6 +213,21 @@ def test_mistakes(smallest, reranker):
 
 
 @pytest.mark.extended
+def test_cross_entropy_takes_labels_from_0_to_1(smallest):
+    """Its loss of others has no minimum. nDCG takes them."""
+    task = _reranker(smallest)
+    task.compile(run_eagerly=True)
+    graded = [[3, 0], [1], [0, 2, 1]]
+    assert task.evaluate(LISTS, graded, verbose=0, return_dict=True)["ndcg_10"] > 0
+    with pytest.raises(ValueError, match=r"objective 'binary' must be from 0 to 1, got [23]"):
+        task.fit(LISTS, graded, verbose=0)
+    task.fit(LISTS, LABELS, validation_data=(LISTS, graded), verbose=0)
+    task = _reranker(smallest, objective="listwise")
+    task.compile(run_eagerly=True)
+    task.fit(LISTS, graded, verbose=0)
+
+
+@pytest.mark.extended
 def test_activation(reranker):
     scores = reranker.predict(PAIRS)
     reranker.activation = None
