@@ -238,7 +238,9 @@ class TaskTraining(TextLearner):
         if is_packed_batch(x):
             return x, y, sample_weight
         refuse_data_set(x)
-        return next(iter(self.text_batches(x, y, sample_weight, ONE_BATCH, training=training)))
+        stream = self.text_batches(x, y, sample_weight, ONE_BATCH, training=training)
+        with as_value_errors():
+            return next(iter(stream))
 
 
 def is_packed_batch(x: Any) -> bool:

@@ -398,6 +398,9 @@ def test_one_batch_is_no_data_set(reader):
         reader.predict_on_batch(slices(TEXTS).batch(2))
     with pytest.raises(ValueError, match="'maybe' is not one of"):
         reader.test_on_batch(["a"], ["maybe"])
+    regressor = bf.TextRegressor(reader.backbone, reader.tokenizer)
+    with pytest.raises(ValueError, match=r"^The label 'maybe' is not a finite number"):
+        regressor.train_on_batch(["a"], ["maybe"])
 
 
 @pytest.mark.extended
