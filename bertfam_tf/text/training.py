@@ -32,6 +32,8 @@ _EXTRA = "vocabulary"
 _NO_WORDS = "there are no words in the input"
 # Longer words are left out by WordPiece's learner.
 _LONGEST = 50
+# SentencePiece's trainer reads lines of at most this many characters.
+_LONGEST_LINE = 1 << 16
 # The roles of special tokens that are not named after their role.
 _ROLES_OF = {"s": ("bos", "cls"), "/s": ("eos", "sep"), "endoftext": ("bos", "eos", "unk")}
 # For English, the size is about proportional to the threshold to the power of -0.6.
@@ -409,7 +411,8 @@ def _sentence_piece(
 
     def lines() -> Iterator[str]:
         try:
-            yield from (line.translate(small) for line in _lines(files))
+            for line in _lines(files):
+                yield from _cut(line.translate(small))
         except Exception as error:
             failures.append(error)
             raise
@@ -441,6 +444,18 @@ def _sentence_piece(
     return SentencePieceTokenizer.from_config(
         {"model": model.getvalue(), "lower_case": lower_case, **roles}
     )
+
+
+def _cut(line: str) -> Iterator[str]:
+    """Divides a long line, which the trainer would leave out, before spaces."""
+    start = 0
+    while len(line) - start > _LONGEST_LINE:
+        end = start + _LONGEST_LINE
+        space = line.rfind(" ", start + 1, end)
+        end = end if space < 0 else space
+        yield line[start:end]
+        start = end
+    yield line[start:]
 
 
 def _extra(module: str) -> Any:

@@ -208,6 +208,14 @@ def test_a_text_without_spaces(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.extended
+def test_a_book_in_one_line(tmp_path):
+    words = random.Random(0).choices(["walk", "talk", "help", "paint"], k=250_000)
+    (tmp_path / "book.txt").write_text(" ".join(words), "utf-8")
+    made = train_vocabulary("sentencepiece", [tmp_path / "book.txt"], tmp_path / "out", size=30)
+    assert {"▁walk", "▁talk", "▁help", "▁paint"} <= {*made.vocabulary}
+
+
 def test_nothing_is_overwritten(corpus, tmp_path):
     (tmp_path / "file").touch()
     for output in (tmp_path, tmp_path / "file"):
