@@ -97,7 +97,9 @@ def build(
     if isinstance(recipe.data.train, dict) and _has_languages(model.family):
         fields.setdefault("num_languages", len(recipe.data.train))
     if backbone is None:
-        backbone, fill = start(model, fields)
+        backbone, fill = start(
+            model, fields, pairs=not {"nsp", "sop"}.isdisjoint(recipe.objectives)
+        )
         built = _network(recipe, backbone, fields, tokenizer)
         fill(built.heads)
         if model.checkpoint is not None:
@@ -108,13 +110,14 @@ def build(
 
 
 def start(
-    model: NewModelConfig, fields: Mapping[str, Any]
+    model: NewModelConfig, fields: Mapping[str, Any], *, pairs: bool = False
 ) -> tuple[Backbone, Callable[[Mapping[str, heads.Head]], None]]:
     """Returns the model that a recipe starts from.
 
     Args:
         model: the ``model`` section of the recipe.
         fields: config fields that differ from the model's size.
+        pairs: whether an objective reads the pooler, which is new if the checkpoint has none.
 
     Returns:
         The model with random weights or the checkpoint's, and a function that fills heads from the
@@ -138,7 +141,10 @@ def start(
             else:
                 _log.info("The %s head is initialized at random: %s has none.", name, path)
 
-    return checkpoint.backbone(), fill
+    new_pooler = pairs and "pooler" not in fields and checkpoint.lacks_pooler
+    if new_pooler:
+        _log.info("The pooler is initialized at random: %s has none.", path)
+    return checkpoint.backbone(new_pooler=new_pooler), fill
 
 
 def _network(

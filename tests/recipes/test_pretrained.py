@@ -303,6 +303,18 @@ def test_old_names_of_objectives(make, tiny):
 
 
 @pytest.mark.extended
+def test_pairs_from_a_checkpoint_without_a_pooler(make, tiny, tmp_path):
+    tokenizer = load_tokenizer(tiny)
+    backbone = bf.build("bert", vocab_size=64, **SMALL, pooler=False)
+    bf.MaskedLM(backbone, tokenizer).save_pretrained(tmp_path / "masked")
+    checkpoint = {"checkpoint": str(tmp_path / "masked")}
+    built = build(make("bert", {"mlm": 1.0, "nsp": 1.0}, model=checkpoint), tokenizer)
+    assert built.backbone.config.pooler
+    np.testing.assert_array_equal(built.backbone.weights[0], backbone.weights[0])
+    assert not build(make("bert", {"mlm": 1.0}, model=checkpoint), tokenizer).backbone.config.pooler
+
+
+@pytest.mark.extended
 def test_a_saved_task_is_a_checkpoint(tiny, tmp_path):
     """Of any other task, with what both have in common; and of the same one."""
     backbone = bf.build("bert", vocab_size=64, **SMALL)
