@@ -157,6 +157,16 @@ def test_as_many_steps_as_the_recipe_says(files, monkeypatch):
     assert evaluate(task, recipe, "dev") == pytest.approx(metrics, rel=1e-5)
 
 
+def test_answers_are_scored_after_the_validation(files, smallest):
+    recipe = load_recipe(files("validated"))
+    given = bf.load_backbone(smallest), bf.load_tokenizer(smallest)
+    tagger, reader = bf.TokenTagger(*given, ["O", "B"]), bf.SpanQA(*given)
+    classifier = bf.TextClassifier(*given, ["a", "b"])
+    for task, expected in ((classifier, {"loss": 0.5}), (tagger, {}), (reader, {})):
+        history = {"loss": [0.7, 0.6], "val_loss": [0.4, 0.5]}
+        assert fine_tuning._validated(task, task, recipe, history) == expected
+
+
 # What learns ----------------------------------------------------------------------------------
 
 
