@@ -79,6 +79,8 @@ def of_logits(function: Any, module: Any) -> Any:
         options["ignore_class"] = UNLABELLED
     if kind is keras.metrics.BinaryAccuracy:
         options["threshold"] = 0.0
+    if kind in (keras.metrics.F1Score, keras.metrics.FBetaScore):
+        return kind()  # as Keras makes it in compile, so that tasks see it
     return function if kind is None or not options else kind(**options)
 
 

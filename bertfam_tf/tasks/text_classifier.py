@@ -132,8 +132,6 @@ class TextClassifier(Task):
         Raises:
             ValueError: for a metric that does not take logits, one for each label.
         """
-        if metric in ("f1_score", "F1Score"):  # which Keras makes an object of in compile
-            metric = keras.metrics.F1Score()
         if type(metric) not in self._other_metrics:
             metric = super().metric(metric)
         if type(metric) in self._other_metrics:

@@ -295,6 +295,8 @@ def test_metrics_of_independent_labels(several):
         (keras.metrics.BinaryAccuracy(), "must have threshold=0.0, which is a probability of 0.5"),
         (keras.metrics.F1Score(threshold=0.5), 'F1Score does not take .*; use "micro_f1"'),
         ("f1_score", 'F1Score does not take .*; use "micro_f1"'),
+        (keras.metrics.F1Score, 'F1Score does not take .*; use "micro_f1"'),
+        ("FBetaScore", 'FBetaScore does not take .*; use "micro_f1"'),
         (keras.metrics.BinaryCrossentropy(), "BinaryCrossentropy must have from_logits=True"),
         (keras.metrics.AUC(multi_label=True), "AUC must have from_logits=True"),
         (keras.metrics.Precision(), 'not take one logit for each label; use "micro_f1"'),
