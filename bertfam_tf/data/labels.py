@@ -12,6 +12,7 @@ _SHOWN = 30
 # Whole numbers as spreadsheets and data frames write a column with missing values.
 _WHOLE = re.compile(r"[0-9]+\.0")
 _NUMBER = r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"
+_ROUNDING = 1e-3  # of half precision
 
 
 def index_of(values: tf.Tensor, known: Sequence[str], what: str) -> tf.Tensor:
@@ -70,13 +71,14 @@ def within(numbers: tf.Tensor, low: float, high: float, what: str) -> tf.Tensor:
 
     Args:
         numbers: a vector.
-        low, high: the smallest and the largest of the numbers that are right.
+        low, high: the smallest and the largest of the numbers that are right, up to rounding.
         what: who takes the numbers, for the error message.
 
     Raises:
         InvalidArgumentError: at run time, for another number.
     """
-    right = (numbers >= low) & (numbers <= high)
+    # Cosines of equal vectors may be above 1.
+    right = (numbers >= low - _ROUNDING) & (numbers <= high + _ROUNDING)
     wrong = tf.strings.as_string(tf.boolean_mask(numbers, ~right)[:1], shortest=True)
     message = f"{MARK}Labels of the {what} must be from {low:g} to {high:g}, got "
     text = tf.strings.join([message, tf.strings.reduce_join(wrong), "."])

@@ -255,6 +255,8 @@ def test_mistakes(embedder):
         make(embedder, "embedding_mse").fit(A, np.zeros((6, 1)))
     with pytest.raises(ValueError, match=r"objective 'cosine' must be from -1 to 1, got 4\.5"):
         make(embedder, "cosine").fit(PAIRS, [*SCORES[:-1], 4.5], verbose=0)
+    rounded = np.float32([*SCORES[:-1], 1.0000002])  # a cosine of equal vectors
+    assert len(list(make(embedder, "cosine").text_batches(PAIRS, rounded))) == 1
     with pytest.raises(ValueError, match="Row 5 of 'the labels' is missing"):
         make(embedder, "cosine").fit(PAIRS, [*SCORES[:-1], np.nan], verbose=0)
     with pytest.raises(ValueError, match="accumulation_steps must be 1"):
