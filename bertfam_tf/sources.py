@@ -173,9 +173,9 @@ def reject_external_links(path: str | Path, directory: Path) -> None:
         inside.append(cache / "blobs")
     patterns = [*_HUB_FILES, *itertools.chain(*_HUB_WEIGHTS), *_OTHER_FILES]
     modules = (directory / file for file in module_files(directory))
-    # An index may name shards in subfolders.
-    shards = map(directory.rglob, itertools.chain(*_HUB_WEIGHTS[:2]))
-    for file in itertools.chain(*map(directory.glob, patterns), *shards, modules):
+    if any(directory.glob("*.index.json")):  # which may name shards in subfolders
+        patterns += [f"**/{pattern}" for pattern in itertools.chain(*_HUB_WEIGHTS[:2])]
+    for file in itertools.chain(*map(directory.glob, patterns), modules):
         try:
             target = file.resolve(strict=True)
         except (OSError, RuntimeError) as error:
