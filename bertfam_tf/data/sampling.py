@@ -28,19 +28,9 @@ _PAIRS = {
     "question": "sentence", "sentence_a": "sentence_b",
 }  # fmt: skip
 _LABELS = (
-    *(
-        "label",
-        "labels",
-        "gold_label",
-        "intent",
-        "category",
-        "class",
-        "sentiment",
-        "target",
-        "topic",
-        "score",
-    ),
-    *("rating", "stars", "tag", "tags", "ner_tags", "y", "is_duplicate", "quality"),
+    *("label", "labels", "gold_label", "intent", "category", "class", "sentiment", "target"),
+    *("topic", "score", "rating", "stars", "tag", "tags", "ner_tags", "y", "is_duplicate"),
+    "quality",
 )
 # A column of labels has at most this share of distinct values.
 _DISTINCT = 0.5

@@ -318,10 +318,8 @@ class WordPieceTokenizer(Tokenizer):
             return None
         # Punctuation is always a separate word, so special tokens that begin and end with it are
         # split into the same pieces in any context.
-        if (
-            not {byte for text in self._matcher.texts for byte in (text[0], text[-1])}
-            <= _PUNCTUATION
-        ):
+        ends = {byte for text in self._matcher.texts for byte in (text[0], text[-1])}
+        if not ends <= _PUNCTUATION:
             return None
         tokens = tf.constant(self._matcher.texts)
         rows = [row.numpy() for row in self._words.tokenize(self._normalizer.normalize(tokens))]
