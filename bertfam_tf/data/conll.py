@@ -13,6 +13,8 @@ from bertfam_tf.data.rows import InvalidRow, Row
 # Other white space, such as a no-break space, does not separate columns.
 _BETWEEN = re.compile(rb"[ \t]+")
 _DOCUMENT = b"-DOCSTART-"
+# Comments of CoNLL-U, MultiCoNER and GermEval. A sentence may also begin with the word #.
+_COMMENT = re.compile(rb"#[ \t]+(?:(?:id|newdoc|newpar)\b|[\w.:-]+ = |https?://)")
 
 
 def conll_rows(file: Path, word: int = 0, tag: int | None = -1) -> Iterator[Row | InvalidRow]:
@@ -20,7 +22,8 @@ def conll_rows(file: Path, word: int = 0, tag: int | None = -1) -> Iterator[Row 
 
     Args:
         file: a text file with columns separated by spaces or tabs; an empty line ends a sentence.
-            Lines that start with -DOCSTART- are skipped.
+            Lines that start with -DOCSTART- are skipped, and comments before a sentence, such as
+            ``# id 7`` and ``# text = …``.
         word, tag: column indices; negative ones count from the end. Without a tag there are no
             labels.
     """
@@ -39,6 +42,8 @@ def conll_rows(file: Path, word: int = 0, tag: int | None = -1) -> Iterator[Row 
                 row = Row(f"{file}: line {began}", {"text": b" ".join(words)}, label)
                 yield row._replace(not_utf8=broken)
             words, tags, wrong, broken = [], [], None, ""
+            continue
+        if not words and wrong is None and _COMMENT.match(line):
             continue
         cells = _BETWEEN.split(line)
         width = width or len(cells)

@@ -6,6 +6,7 @@ import codecs
 import csv
 import io
 import json
+import math
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path
@@ -300,8 +301,11 @@ def _text(location: str, record: dict, key: str | int) -> Any:
 
 
 def _is_plain(value: Any) -> bool:
-    # Python and pandas write missing values as NaN, which JSON does not have.
-    return isinstance(value, str | int | float | Decimal) and value == value
+    # Python and pandas write missing values as NaN, which JSON does not have; Python reads numbers
+    # such as 1e400 as infinity, which JSON does not have either.
+    return isinstance(value, str | int) or (
+        isinstance(value, float | Decimal) and math.isfinite(value)
+    )
 
 
 def _written(value: str | float | Decimal) -> str:

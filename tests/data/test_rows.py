@@ -204,6 +204,7 @@ def _elements_unchecked(rows):
         ("t.jsonl", '{"text": NaN, "label": 1}', targets.Name(), "or number, got NaN"),
         ("t.jsonl", '{"text": "a", "label": NaN}', targets.Name(), "or number, got NaN"),
         ("t.jsonl", '{"text": ["a", NaN], "label": "O O"}', targets.Tags(), "or number, got "),
+        ("t.jsonl", '{"text": -1e400, "label": 1}', targets.Name(), "or number, got -Infinity"),
         ("t.jsonl", b'{"text": "\xff"}', targets.Name(), r"line 1 is not JSON: .*utf-8"),
         ("t.jsonl", "[" * 100_000, targets.Name(), r"line 1 is not JSON"),
         ("t.conll", "a O\nb\n\n", targets.Tags(), r"t\.conll: line 2 has 1 columns; expected 2"),
@@ -319,6 +320,13 @@ def test_conll(tmp_path):
     ]
     with pytest.raises(ValueError, match="has 4 columns; there is no column 0 or 4"):
         read_rows(tmp_path / "t.conll", {"text": 0, "label": 4}, target=targets.Tags())
+
+
+def test_comments_before_a_sentence_are_no_words(tmp_path):
+    comments = ["# newdoc", "# text = a tag", "# id 12-3\tdomain=en", "#\thttp://x.y [2009]"]
+    sentences = "\na _ _ O\n# id x O\n\n# # # O\ntag _ _ B-x\n"
+    rows = read_rows(_write(tmp_path, "t.conll", "\n".join(comments) + sentences))
+    assert [text["text"] for (text,) in _elements(rows)] == [b"a #", b"# tag"]
 
 
 def test_a_word_with_white_space_is_named(tmp_path):
