@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from bertfam_tf.generation import Options
 from bertfam_tf.names import truncated_repr
 from bertfam_tf.tasks.module_files import read_object
 from bertfam_tf.tasks.pretrained import Published
@@ -49,6 +50,11 @@ class GenerationConfig(Published):
             if isinstance(value, int) and value >= task.max_length:
                 del arguments[name]
                 others.append(f"{name}={value} with max_length={task.max_length}")
+        least = arguments.get("min_new_tokens")
+        most = arguments.get("max_new_tokens", Options.max_new_tokens)
+        if isinstance(least, int) and isinstance(most, int) and least > most:
+            del arguments["min_new_tokens"]
+            others.append(f"min_new_tokens={least} with max_new_tokens={most}")
         if "num_beams" not in arguments:
             arguments.pop("length_penalty", None)  # which only beam search reads
         elif said.get("early_stopping"):

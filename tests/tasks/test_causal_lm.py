@@ -270,6 +270,11 @@ def test_wrong_prompts(model, prompts):
             r"generate\(prompts, num_beams=4\)\. There is none for max_new_tokens=48 with "
             r"max_length=48, early_stopping\.$",
         ),
+        (
+            {"max_new_tokens": 8, "min_new_tokens": 9},
+            r"generate\(prompts, max_new_tokens=8\)\. There is none for min_new_tokens=9 with "
+            r"max_new_tokens=8\.$",
+        ),
     ],
 )
 def test_settings_of_transformers_generation(model, tmp_path, said, warning):
