@@ -25,6 +25,7 @@ from bertfam_tf.parsing import byte_lines, is_compressed, not_utf8
 from bertfam_tf.text.kernels import unicode
 from bertfam_tf.text.special_tokens import ROLES
 from bertfam_tf.text.tokenizers.base import Tokenizer
+from bertfam_tf.user_warnings import warn
 from bertfam_tf.validation import one_of
 
 _LOG = logging.getLogger(__name__)
@@ -226,7 +227,15 @@ def _learn_pieces(
             f"all words in the input have more than {_LONGEST} characters, from which WordPiece "
             "learns nothing: write spaces between the words."
         )
-    words = [(word, n) for word, n in words if len(word) <= _LONGEST]
+    known = [(word, n) for word, n in words if len(word) <= _LONGEST]
+    read, total = (sum(len(word) * n for word, n in each) for each in (known, words))
+    if read < 0.99 * total:
+        warn(
+            f"{len(words) - len(known):,} of {len(words):,} different words have more than "
+            f"{_LONGEST} characters and are left out, {1 - read / total:.0%} of the text: write "
+            "spaces between the words."
+        )
+    words = known
     room = size - len(special)
     # Punctuation and letters may take half of the vocabulary; a letter takes two entries. Further
     # marks, as Chinese has them, are pieces if they are as frequent as the others.

@@ -206,6 +206,12 @@ def test_a_text_without_spaces(tmp_path):
     with pytest.raises(ValueError, match="all words in the input have more than 50 characters"):
         train_vocabulary("wordpiece", [tmp_path / "thai.txt"], tmp_path / "out", size=300)
     assert not (tmp_path / "out").exists()
+    with (tmp_path / "thai.txt").open("a") as file:
+        file.write("\n" + " a walk" * 20)
+    with pytest.warns(
+        UserWarning, match="1 of 3 different words have .* left out, 45% of the text"
+    ):
+        train_vocabulary("wordpiece", [tmp_path / "thai.txt"], tmp_path / "out", size=300)
 
 
 @pytest.mark.extended
