@@ -226,6 +226,10 @@ def _stage(**keys):
     [
         ({"studnet": {}}, "Unknown key 'studnet'. Did you mean 'student'?"),
         ({"student": {"layer": 2}}, "key in section student 'layer'. Did you mean 'layers'?"),
+        (
+            {"student": {"path": "p", "num_layers": 2}},
+            r"student\.num_layers must be omitted with student\.path, .*, got 2\.",
+        ),
         (_stage(text="original"), "key in section stages.1 'text'. Did you mean 'texts'?"),
         (_stage(train={"epoch": 1}), "section stages.1.train 'epoch'. Did you mean 'epochs'?"),
         (_stage(labels=True), "stages.1.labels is True"),

@@ -15,7 +15,7 @@ class StudentConfig:
 
     Attributes:
         path: a checkpoint to start from, such as the model of a general distillation; None creates
-            a model from the teacher, by the other fields.
+            a model from the teacher, by the next four fields.
         family, size, num_layers, layers: the same as for ``bertfam_tf.distill.student_of``; layers
             ``none`` for random weights.
         overrides: config fields.
@@ -33,6 +33,12 @@ class StudentConfig:
 
     def __post_init__(self):
         check(self, "student")
+        for name in ("family", "size", "num_layers", "layers"):
+            if self.path is not None and getattr(self, name) != getattr(StudentConfig, name):
+                raise ValueError(
+                    f"student.{name} must be omitted with student.path, whose checkpoint has it, "
+                    f"got {getattr(self, name)!r}."
+                )
 
 
 @dataclass(frozen=True)
