@@ -80,7 +80,6 @@ def read(directory: Path, family: str | None = None) -> Source:
     # A file may contain only the copy of a tied tensor.
     only = {copy: name for copy, name in copies.items() if name not in tensors}
     tensors = tensors.renamed(lambda name: only.get(name, name))
-    outputs = values.get("problem_type")
     return Source(
         record,
         config,
@@ -89,7 +88,7 @@ def read(directory: Path, family: str | None = None) -> Source:
         names.ignored,
         copies,
         values,
-        outputs=outputs if outputs in _PROBLEM_TYPES else None,
+        outputs=problem_type(values),
     )
 
 
@@ -323,6 +322,12 @@ def classes(values: dict[str, Any]) -> list[str]:
     """Returns the names in ``architectures``, empty if the config has no such list."""
     said = values.get("architectures")
     return [name for name in said if isinstance(name, str)] if isinstance(said, list) else []
+
+
+def problem_type(values: dict[str, Any]) -> str | None:
+    """Returns ``problem_type``, or None if the config has none or an unknown one."""
+    said = values.get("problem_type")
+    return said if said in _PROBLEM_TYPES else None
 
 
 def language_id(values: dict[str, Any]) -> int | None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from bertfam_tf import parsing, registry
 from bertfam_tf.checkpoints import safetensors
-from bertfam_tf.checkpoints.huggingface import config_from
+from bertfam_tf.checkpoints.huggingface import config_from, problem_type
 from bertfam_tf.checkpoints.source import Format, Source
 from bertfam_tf.names import truncated_repr
 from bertfam_tf.sources import DESCRIPTION, CheckpointError, sha256
@@ -69,7 +69,16 @@ def read(directory: Path, family: str | None = None) -> Source:
     # A backbone may be loaded without its pooler.
     ignored = (r"pooler/.*", *map(re.escape, others))
     heads = {path: path for name, spec in record.heads.items() for path in spec.weights(name)}
-    return Source(record, config, tensors, heads, ignored, values=described, options=options)
+    return Source(
+        record,
+        config,
+        tensors,
+        heads,
+        ignored,
+        values=described,
+        options=options,
+        outputs=problem_type(values),
+    )
 
 
 FORMAT = Format(

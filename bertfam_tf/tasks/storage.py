@@ -60,6 +60,7 @@ def _write(task: Task | MultiTask, directory: Path) -> None:
     [backbone, *_] = [served.backbone for served in task.served_tasks().values()]
     inside = {variable.path for variable in backbone.weights}
     description["other_weights"] = sorted(weights.keys() - inside)
+    description["problem_type"] = getattr(task, "problem_type", None)
     description["training"] = {
         "backbone": trainable_config(backbone),
         "tasks": {name: trainable_config(part) for name, part in task.served_tasks().items()},

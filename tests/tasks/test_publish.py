@@ -134,9 +134,10 @@ def test_a_number_has_one_label(tmp_path):
     assert said["model_input_names"] == ["input_ids", "attention_mask"]
 
 
-def test_a_head_of_another_kind_of_labels(tmp_path):
+@pytest.mark.parametrize("save", ["save_pretrained", "save"])
+def test_a_head_of_another_kind_of_labels(save, tmp_path):
     """Its logits mean something else; a new head can still be trained."""
-    published.task("MultiLabelClassifier", "bert").save_pretrained(tmp_path / "out")
+    getattr(published.task("MultiLabelClassifier", "bert"), save)(tmp_path / "out")
     error = "is one for multi_label_classification, expected one for single_label_classification"
     with pytest.raises(ValueError, match=error):
         bf.TextClassifier.from_pretrained(tmp_path / "out")
