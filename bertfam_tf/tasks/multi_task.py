@@ -178,7 +178,8 @@ class MultiTask(TextLearner):
                         for metric in chosen[name]
                     ]
                 for metric in own:
-                    metric.name = f"{name}_{metric.name}"
+                    # A metric of an earlier call has the name already.
+                    metric.name = f"{name}_{metric.name.removeprefix(f'{name}_')}"
                 self._metrics_by_task[name] = own
         super().compile(optimizer, **kwargs)
 

@@ -155,6 +155,14 @@ def test_only_some_tasks_are_validated(smallest):
     assert set(model.evaluate(part, verbose=0)["film"]) == {"loss", "f1"}
 
 
+def test_a_metric_of_an_earlier_compile_keeps_its_name(smallest):
+    model = bf.MultiTask(_tasks(smallest))
+    metric = keras.metrics.SparseCategoricalAccuracy(name="right")
+    for _ in range(2):
+        model.compile(metrics={"film": [metric]})
+        assert "film_right" in [each.name for each in model.metrics]
+
+
 @pytest.mark.extended
 def test_runs_eagerly(model):
     """Where the empty batches of the other tasks have known sizes."""
