@@ -288,6 +288,11 @@ class FewShotClassifier(TextClassifier):
             history.history |= {f"val_{name}": [value] for name, value in scores.items()}
         return history
 
+    def compile_from_config(self, config: dict[str, Any]) -> None:
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        # It trains the embedder alone.
+        self.optimizer.build(self.embedder.trainable_variables)
+
     # Recipes ---------------------------------------------------------------------------------
 
     def trainer(self, settings: Any) -> EmbedderTrainer:

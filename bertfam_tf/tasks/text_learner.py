@@ -153,13 +153,6 @@ class TextLearner(Learner):
         self.compile(**keras.saving.deserialize_keras_object(config))
         self.optimizer.build(self.trainable_variables)
 
-    def save(self, *args: Any, **kwargs: Any) -> None:
-        """Raises a ``ValueError``, unless it is a task's: Keras could not load the file."""
-        raise ValueError(
-            f"A {type(self).__name__} is not saved. Save the model that it trains, its embedder or "
-            "student; ModelCheckpoint needs save_weights_only=True."
-        )
-
     def fit(
         self,
         x: Any,

@@ -228,6 +228,19 @@ class Learner(keras.Model):
                 "scaling already skips such steps."
             )
 
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """Saves a subclass with its own ``get_config``, as in Keras.
+
+        Raises:
+            ValueError: for others, whose files Keras could not load.
+        """
+        if type(self).get_config is Learner.get_config:
+            raise ValueError(
+                f"A {type(self).__name__} is not saved. Save the model that it trains, its "
+                "backbone, embedder or student; ModelCheckpoint needs save_weights_only=True."
+            )
+        super().save(*args, **kwargs)
+
     def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
         with unpadding(self.unpadded), recomputation(self.recompute_blocks):
             return super().call(inputs, training=training, mask=mask)

@@ -130,6 +130,17 @@ def test_one_artefact(fitted, tmp_path):
     np.testing.assert_allclose(vectors, clf.embedder.predict(NEW), atol=1e-6)
 
 
+@pytest.mark.extended
+def test_the_optimizer_in_a_file_of_keras(fitted, tmp_path):
+    """It has slots for the embedder alone, which it trained."""
+    clf, _ = fitted
+    clf.save(tmp_path / "task.keras")
+    again = bf.load(tmp_path / "task.keras")
+    for variable, expected in zip(again.optimizer.variables, clf.optimizer.variables, strict=True):
+        np.testing.assert_array_equal(variable, expected)
+    again.fit(TEXTS, GIVEN, **FIT | {"epochs": 1})
+
+
 def test_invalid_examples(smallest):
     clf = bf.FewShotClassifier.from_pretrained(smallest, [*LABELS, "neither"])
     with pytest.raises(ValueError, match="no examples of the labels neither"):

@@ -16,9 +16,10 @@ import tensorflow as tf
 import bertfam_tf as bf
 from bertfam_tf import heads, parsing
 from bertfam_tf.distill import Distiller, SoftTargets
+from bertfam_tf.objectives import MaskedTokens
 from bertfam_tf.sources import CheckpointError
 from bertfam_tf.text.serialization import tokenizer_from_files
-from bertfam_tf.training import tuning
+from bertfam_tf.training import Learner, tuning
 from tests.selection import only_in
 
 TEXTS = ["a fine film", "it was dull"]
@@ -135,7 +136,13 @@ def test_what_trains_a_model_is_not_saved(task, smallest, tmp_path):
     """Keras wrote files that it could not load."""
     embedder = bf.TextEmbedder(task.backbone, task.tokenizer)
     teacher = bf.TextClassifier.from_pretrained(smallest, pair=False)
-    for model in (bf.EmbedderTrainer(embedder), Distiller(task, teacher, [SoftTargets()])):
+    inputs = task.backbone.token_inputs
+    masked = MaskedTokens(heads.build(task.backbone, "masked_lm"))
+    for model in (
+        bf.EmbedderTrainer(embedder),
+        Distiller(task, teacher, [SoftTargets()]),
+        Learner(inputs, task.backbone(inputs), [masked]),
+    ):
         with pytest.raises(ValueError, match=r"is not saved\. Save the model that it trains"):
             model.save(tmp_path / "model.keras")
 
