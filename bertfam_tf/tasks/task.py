@@ -248,8 +248,8 @@ class Task(Hinted, TaskStorage, TaskInference, TaskTraining):
         with self.distribute_strategy.scope():
             for name in ("metrics", "weighted_metrics"):
                 make = getattr(self._parts, name)
-                if isinstance(kwargs.get(name), list | tuple):
-                    kwargs[name] = [self.metric(metric) for metric in kwargs[name]]
+                if isinstance(kwargs.get(name), list | tuple | dict):
+                    kwargs[name] = keras.tree.map_structure(self.metric, kwargs[name])
                 elif make is not None and name not in kwargs:
                     kwargs[name] = make()
         loss = keras.tree.map_structure(lambda one: of_logits(one, keras.losses), loss)

@@ -278,9 +278,10 @@ def test_metrics_by_name(smallest):
     assert 0 <= found["auc"] <= 1
 
 
-def test_metrics_of_independent_labels(several):
+@pytest.mark.parametrize("form", [list, lambda metrics: {"sequence_head": metrics}])
+def test_metrics_of_independent_labels(several, form):
     metrics = ["accuracy", "bce", keras.metrics.AUC(multi_label=True, from_logits=True)]
-    several.compile(metrics=metrics)
+    several.compile(metrics=form(metrics))
     found = several.evaluate(TEXTS, JOINED, verbose=0, return_dict=True)
     scores = np.stack([answer["scores"] for answer in several.predict(TEXTS)])
     assert found["accuracy"] == pytest.approx(((scores > 0.5) == MATRIX).mean())
