@@ -352,9 +352,12 @@ def _data_files(name: str) -> list[Path]:
     if is_published(name):
         return []
     path = Path(source(name))
-    paths = sorted(path.rglob("*")) if path.is_dir() else map(Path, expanded(path))
+    if path.is_dir():
+        paths = [file for file in sorted(path.rglob("*")) if not file.name.startswith(".")]
+    else:
+        paths = list(map(Path, expanded(path)))
     files = (path if path.is_file() else archive_of(path) for path in paths)
-    return [file for file in files if file is not None and not file.name.startswith(".")]
+    return [file for file in files if file is not None]
 
 
 def _model_files(name: str) -> list[Path]:

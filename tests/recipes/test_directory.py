@@ -205,6 +205,7 @@ def test_folders_word_vectors_and_teachers_that_change(recipe, tmp_path, monkeyp
     files = {
         "race/high/1.txt": "{}",
         "race/.DS_Store": "",
+        ".dev": "{}",
         "vectors.txt": "a 1\n",
         "teacher/bertfam.json": "{}",
         "checkpoint/model.safetensors": "x",
@@ -217,7 +218,9 @@ def test_folders_word_vectors_and_teachers_that_change(recipe, tmp_path, monkeyp
         str(tmp_path / "victim"),
         ["teacher", "checkpoint", "package:x", "google-bert/bert-base-uncased"],
         StudentConfig(word_vectors="vectors.txt"),
-        dataclasses.replace(recipe.data, train="race", dev=["tfds:race/dev", "a.tar.gz/dev"]),
+        dataclasses.replace(
+            recipe.data, train="race", dev=["tfds:race/dev", "a.tar.gz/dev", ".dev"]
+        ),
         [DistillStage({})],
     )
     stored = digests(distilled)
@@ -225,6 +228,7 @@ def test_folders_word_vectors_and_teachers_that_change(recipe, tmp_path, monkeyp
         "teacher": ["teacher/bertfam.json", "checkpoint/model.safetensors"],
         "student.word_vectors": ["vectors.txt"],
         "data.train": ["race/high/1.txt"],
+        "data.dev": [".dev"],
     }
     check_unchanged(stored, distilled, tmp_path)
     check_unchanged({}, distilled, tmp_path)  # of an earlier version
