@@ -26,6 +26,9 @@ from bertfam_tf.tasks.text_learner import arguments, refuse
 from bertfam_tf.text import Tokenizer
 
 _LABELS = "labels"
+# Beginnings of names of the two classes; models for two classes have GLUE's "not_entailment".
+_ENTAILED = ("entail",)
+_REFUTED = ("contradict", "not_entail")
 
 
 @dataclass(frozen=True)
@@ -42,9 +45,9 @@ class ZeroShotOptions(Options):
         object.__setattr__(self, "nli_labels", checked_labels(self.nli_labels))
         if self.template.count("{}") != 1:
             raise ValueError(f"template must have {{}} once, got {self.template!r}.")
-        _class_of("entail", self.nli_labels)
+        _class_of(_ENTAILED, self.nli_labels)
         if self.multi_label:
-            _class_of("contradict", self.nli_labels)
+            _class_of(_REFUTED, self.nli_labels)
 
 
 class ZeroShotArguments(OptionArguments, total=False):
@@ -77,11 +80,11 @@ class ZeroShotClassifier(Task):
         tokenizer: its tokenizer.
         labels: the default labels.
         nli_labels: names of the model's own classes, in the order of its scores; one begins with
-            ``entail``, and with ``multi_label`` one with ``contradict``.
+            ``entail``, and with ``multi_label`` one with ``contradict`` or ``not_entail``.
         template: the hypothesis of a label, with ``{}`` for the label.
         multi_label: whether each label has an independent probability, of entailment against
             contradiction; otherwise the probabilities of all labels add up to 1. A single label
-            has an independent probability if there is a class that begins with ``contradict``.
+            has an independent probability if ``nli_labels`` has the class for it.
         max_length, padding, language_id, languages: the same as for ``Task``.
 
     Raises:
@@ -147,11 +150,11 @@ class ZeroShotClassifier(Task):
 
     def _scores(self, logits: tf.Tensor) -> tf.Tensor:
         logits = tf.cast(logits, tf.float32)  # (batch, labels, classes)
-        entailed = logits[..., _class_of("entail", self.nli_labels)]
+        entailed = logits[..., _class_of(_ENTAILED, self.nli_labels)]
         scores = tf.nn.softmax(entailed)
-        if not self.multi_label and len(_classes_of("contradict", self.nli_labels)) != 1:
+        if not self.multi_label and len(_classes_of(_REFUTED, self.nli_labels)) != 1:
             return scores
-        contradicted = logits[..., _class_of("contradict", self.nli_labels)]
+        contradicted = logits[..., _class_of(_REFUTED, self.nli_labels)]
         independent = tf.sigmoid(entailed - contradicted)
         # The softmax of a single label is 1, whatever the text.
         return (
@@ -264,14 +267,15 @@ class _PackedLabels(MultiRow):
         return run_rows(model, inputs)
 
 
-def _classes_of(begins: str, labels: Sequence[str]) -> list[int]:
+def _classes_of(begins: tuple[str, ...], labels: Sequence[str]) -> list[int]:
     return [i for i, label in enumerate(labels) if label.lower().startswith(begins)]
 
 
-def _class_of(begins: str, labels: Sequence[str]) -> int:
+def _class_of(begins: tuple[str, ...], labels: Sequence[str]) -> int:
     matching = _classes_of(begins, labels)
     if len(matching) != 1:
+        expected = " or ".join(map(repr, begins))
         raise ValueError(
-            f"nli_labels must have one class that begins with {begins!r}, got {list(labels)!r}."
+            f"nli_labels must have one class that begins with {expected}, got {list(labels)!r}."
         )
     return matching[0]

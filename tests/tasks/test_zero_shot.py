@@ -111,6 +111,20 @@ def test_mistakes(nli, zero_shot):
         zero_shot.predict(TEXTS, [""])
     with pytest.raises(ValueError, match="has no default loss"):
         zero_shot.fit(TEXTS, ["a"] * len(TEXTS))
-    # A model for two classes, as of later checkpoints.
-    two = made(nli.backbone, nli.tokenizer, "good", ["entailment", "not_entailment"], max_length=48)
-    assert two.predict("a film")[0]["label"] == "good"
+
+
+@pytest.mark.extended
+def test_a_model_for_two_classes(nli):
+    names = ["entailment", "not_entailment"]
+    two = bf.TextClassifier(nli.backbone, nli.tokenizer, names, pair=True, max_length=48)
+    shared = nli.backbone, nli.tokenizer
+    made = bf.ZeroShotClassifier(*shared, LABELS, names, template=TEMPLATE, max_length=48)
+    made.set_weights(two.get_weights())
+    pairs = ([TEXTS[0]] * len(LABELS), [TEMPLATE.format(label) for label in LABELS])
+    expected = [answer["scores"][0] for answer in two.predict(pairs)]
+    made.multi_label = True
+    np.testing.assert_allclose(made.predict(TEXTS[:1])[0]["scores"], expected, atol=2e-6)
+    made.multi_label = False
+    [answer] = made.predict(TEXTS[:1], LABELS[:1])
+    assert answer["label"] == LABELS[0]
+    np.testing.assert_allclose(answer["scores"], expected[:1], atol=2e-6)
