@@ -43,8 +43,19 @@ class LossTracker(keras.metrics.Metric):
         names = [*self._weights, *self._reported]
         self._sums = {n: self.add_weight(name=f"{n}_sum", initializer="zeros") for n in names}
         self._counts = {n: self.add_weight(name=f"{n}_count", initializer="zeros") for n in names}
+        self._reported_loss = keras.metrics.Mean()
 
-    def update_state(self, sums: Mapping[str, SumAndCount]) -> None:
+    def update_state(self, sums: Any, sample_weight: Any = None) -> None:
+        """Adds losses.
+
+        Args:
+            sums: sums and counts by name; or a loss that is reported in place of their weighted
+                sum. A subclass's own ``train_step`` passes one to the metric ``"loss"``.
+            sample_weight: the weight of such a loss; None for 1.
+        """
+        if not isinstance(sums, Mapping):
+            self._reported_loss.update_state(sums, sample_weight)
+            return
         for name, (total, count) in sums.items():
             self._sums[name].assign_add(ops.cast(total, self.dtype))
             self._counts[name].assign_add(ops.cast(count, self.dtype))
@@ -58,6 +69,8 @@ class LossTracker(keras.metrics.Metric):
         }
         losses = {name: means[name] for name in self._weights}
         loss = sum(self._weights[name] * value for name, value in losses.items())
+        own = self._reported_loss
+        loss = ops.where(own.count > 0, own.result(), loss)
         metrics = {name: function(means[name]) for name, function in self._reported.items()}
         by_objective = losses if len(losses) >= self.named_from else {}
         return {"loss": loss, **by_objective, **metrics}

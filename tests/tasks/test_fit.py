@@ -240,6 +240,32 @@ def test_the_loss_of_a_subclass_is_reported(reader, own):
     assert accuracy == pytest.approx(np.mean(scores.argmax(-1) == NUMBERS))
 
 
+@pytest.mark.extended
+@pytest.mark.parametrize("added", [0.0, 1.0])
+def test_a_subclass_with_the_training_step_of_keras_guides(classifier, added):
+    class Guide(bf.TextClassifier):
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                y_pred = self(x, training=True)
+                loss = self.compute_loss(x=x, y=y, y_pred=y_pred) + added
+            weights = self.trainable_variables
+            self.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+            for metric in self.metrics:
+                if metric.name == "loss":
+                    metric.update_state(loss)
+                else:
+                    metric.update_state(y, y_pred)
+            return {m.name: m.result() for m in self.metrics}
+
+    task = Guide(classifier.backbone, classifier.tokenizer, sorted(set(NAMES)))
+    task.compile(keras.optimizers.SGD(0.0), run_eagerly=True)
+    data = dict(validation_data=(TEXTS, NAMES), batch_size=3, shuffle=False, verbose=0)
+    history = {name: values[0] for name, values in task.fit(TEXTS, NAMES, **data).history.items()}
+    assert history["loss"] == pytest.approx(history["val_loss"] + added, rel=1e-5)
+    assert history["accuracy"] == history["val_accuracy"]
+
+
 @pytest.mark.full
 def test_compile_with_nothing_takes_the_defaults(classifier):
     classifier.compile()
