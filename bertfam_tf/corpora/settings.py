@@ -104,3 +104,9 @@ class MaskingConfig:
                 "masking.tagger is required by masking.unit tagged and allowed only with it, got "
                 f"{self.tagger!r} and {self.unit}."
             )
+        default = type(self).longest
+        if self.unit == "span" and self.longest != default:
+            raise ValueError(
+                f"masking.longest must be {default} or omitted for masking.unit span, whose spans "
+                f"have up to ten words, got {self.longest}."
+            )

@@ -73,8 +73,8 @@ def _run(recipe: PretrainRecipe, directory: RunDirectory) -> dict[str, Any]:
 
 
 def _check_only_objective(recipe: PretrainRecipe, objective: str) -> None:
-    """Raises ValueError unless a recipe has only this objective, lists of files, and neither stages
-    nor masks."""
+    """Raises ValueError unless a recipe has only this objective, lists of files, and no stages,
+    masks or translations."""
     where, data = f"for data.format {recipe.data.format}", recipe.data
     if list(recipe.objectives) != [objective]:
         names = ", ".join(recipe.objectives)
@@ -85,6 +85,10 @@ def _check_only_objective(recipe: PretrainRecipe, objective: str) -> None:
         raise ValueError(f"masking must be empty {where}, for which no tokens are masked.")
     if isinstance(data.train, dict) or isinstance(data.dev, dict):
         raise ValueError(f"data.train and data.dev must be lists of files {where}, got a table.")
+    if data.train_translations or data.dev_translations:
+        raise ValueError(
+            f"data.train_translations and data.dev_translations must be empty {where}."
+        )
 
 
 def _pretrain_on_stream(recipe: PretrainRecipe, directory: RunDirectory) -> dict[str, Any]:
@@ -121,6 +125,11 @@ def _train_on_stream(
     keras.utils.set_random_seed(settings.seed)
     model = recipe.model
     backbone, fill = start(model, {"vocab_size": tokenizer.vocab_size, **model.overrides})
+    most = backbone.max_length
+    if most is not None and length > most:
+        raise ValueError(
+            f"data.length must be at most the {most} positions of the model, got {length}."
+        )
     task = CausalLM(backbone, tokenizer)
     fill({"causal_lm": task.head})
     learner = StreamLM(task.backbone, task.head)

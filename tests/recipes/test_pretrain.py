@@ -249,8 +249,10 @@ def test_mistakes_are_named(tmp_path, capsys):
         ("model.family=bert", "bert is not causal"),
         ("model.family=xlnet", "permutation_lm_head of xlnet does not predict the next token"),
         ("data.length=0", "data.length must be at least 1, got 0."),
+        ("model.family=gpt2 data.length=2000", "data.length must be at most the 1024 positions"),
+        ('data.train_translations={"en-fr":[a]}', "data.dev_translations must be empty for data"),
     ):
-        overrides = [override]
+        overrides = override.split()
         if "family" in override:
             overrides.append("model.overrides={}")
         assert main(["pretrain", recipe, *overrides]) == 2

@@ -628,6 +628,10 @@ def test_errors(recipe):
         (dict(unit="letter"), "masking.unit must be one of piece, word, ngram, span"),
         (dict(train={"steps": 0}), "train.steps must be at least 1"),
         (dict(masking={"longest": 0}), "masking.longest must be at least 1, got 0"),
+        (
+            dict(unit="span", masking={"longest": 5}),
+            "longest must be 3 or omitted .* span, .*got 5",
+        ),
         (dict(data={"exponent": 2}), "data.exponent must be from 0 to 1, got 2"),
     ):
         with pytest.raises(ValueError, match=message):
