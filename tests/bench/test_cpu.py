@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 from tests.bench.fakes import Fake, Sleeper
+from tools.bench import machine
 from tools.bench.cpu import engines, report, workloads
-from tools.bench.cpu.sections import FULL, Measured, Plan, Results
+from tools.bench.cpu.results import Measured, Results, agreeing
+from tools.bench.cpu.sections import FULL, Plan
 from tools.bench.cpu.turns import (
     Failure,
     Spread,
@@ -142,19 +144,19 @@ def test_batches_and_time(host):
 
 def test_memory():
     np.ones(16_000_000)  # 122 MB, given back at once
-    before = engines.forget_peak()
-    assert engines.memory()["VmHWM"] - before < 60
+    before = machine.forget_peak()
+    assert machine.memory()["VmHWM"] - before < 60
     np.ones(16_000_000)
-    assert engines.memory()["VmHWM"] - before > 110
+    assert machine.memory()["VmHWM"] - before > 110
 
 
 def test_agreement():
     ours = [np.array([[0.5, 0.5], [0.1, 0.9]]), np.array([[1.0, 0.0]])]
     theirs = [ours[0] + [[0, 0.0005], [0.0, 0.1]], ours[1]]
-    assert engines.agreeing(theirs, ours, 1e-3) == pytest.approx((2 / 3, 0.1))
-    assert engines.agreeing([x * np.nan for x in ours], ours, 1e-3)[0] == 0
+    assert agreeing(theirs, ours, 1e-3) == pytest.approx((2 / 3, 0.1))
+    assert agreeing([x * np.nan for x in ours], ours, 1e-3)[0] == 0
     with pytest.raises(ValueError, match=r"expected \[\(2, 2\), \(1, 2\)\]"):
-        engines.agreeing(theirs[::-1], ours, 1e-3)
+        agreeing(theirs[::-1], ours, 1e-3)
 
 
 # The answers of peers that return logits ----------------------------------------------------------

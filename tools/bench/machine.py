@@ -1,10 +1,13 @@
-"""The hardware and software of a measurement: the processor and versions of packages."""
+"""The hardware and software of a measurement: the processor, versions of packages, memory."""
 
 from __future__ import annotations
 
+import contextlib
+from pathlib import Path
+
 from bertfam_tf.recipes.experiments.hardware import cpu, cpu_info, versions
 
-__all__ = ["cpu", "onednn_by_default", "vectors", "versions"]
+__all__ = ["cpu", "forget_peak", "memory", "onednn_by_default", "vectors", "versions"]
 
 # Instructions that matrix products are written for, by the names in /proc/cpuinfo.
 _VECTORS = (
@@ -24,3 +27,19 @@ def vectors() -> list[str]:
 def onednn_by_default() -> bool:
     """Whether TensorFlow uses oneDNN here if TF_ENABLE_ONEDNN_OPTS is not set."""
     return any(flag in _ONEDNN for flag in vectors())
+
+
+def memory() -> dict[str, float]:
+    """Megabytes of this process: resident now (VmRSS), and at most (VmHWM)."""
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/self/status").read_text("utf-8").splitlines()
+        found = dict(line.split(":", 1) for line in lines if line.startswith(("VmRSS", "VmHWM")))
+        return {name: int(value.split()[0]) / 1024 for name, value in found.items()}
+    return {"VmRSS": 0.0, "VmHWM": 0.0}
+
+
+def forget_peak() -> float:
+    """Makes the peak what is resident now, and returns that in megabytes."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+    return memory()["VmRSS"]

@@ -7,7 +7,6 @@ probability among the five best.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import time
@@ -408,7 +407,7 @@ class Host:
     def load(self, kind: str, longest: int) -> float:
         """Loads a model; returns the megabytes that the process has then."""
         self._runner(kind, longest)
-        return memory()["VmRSS"]
+        return machine.memory()["VmRSS"]
 
     def _runner(self, kind: str, longest: int) -> Runner:
         key = (kind, longest) if isinstance(self._engine, KerasHub) else kind
@@ -423,9 +422,9 @@ class Host:
 
     def peak(self, workload: Workload, size: int) -> float:
         """The most megabytes that the process has while it answers the first batch."""
-        forget_peak()
+        machine.forget_peak()
         self._runner(workload.kind, workload.longest)(workload.rows[:size])
-        return memory()["VmHWM"]
+        return machine.memory()["VmHWM"]
 
     def time(self, workload: Workload, size: int, seconds: float) -> dict[str, float]:
         """Answers the rows once, in batches.
@@ -473,41 +472,6 @@ def _best_rate(product: Callable[[int], Callable[[], Any]]) -> float:
             run()
             best = max(best, 2 * size**3 / Clock.now().since(begin).wall)
     return best
-
-
-def memory() -> dict[str, float]:
-    """Megabytes of this process: resident now (VmRSS), and at most (VmHWM)."""
-    with contextlib.suppress(OSError):
-        lines = Path("/proc/self/status").read_text("utf-8").splitlines()
-        found = dict(line.split(":", 1) for line in lines if line.startswith(("VmRSS", "VmHWM")))
-        return {name: int(value.split()[0]) / 1024 for name, value in found.items()}
-    return {"VmRSS": 0.0, "VmHWM": 0.0}
-
-
-def forget_peak() -> float:
-    """Makes the peak what is resident now, and returns that in megabytes."""
-    with contextlib.suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
-    return memory()["VmRSS"]
-
-
-def agreeing(
-    found: list[np.ndarray], expected: list[np.ndarray], tolerance: float
-) -> tuple[float, float]:
-    """The share of rows that differ by at most ``tolerance`` in each value; the most in any.
-
-    Raises:
-        ValueError: for answers of another shape.
-    """
-    shapes = [each.shape for each in found], [each.shape for each in expected]
-    if shapes[0] != shapes[1]:
-        raise ValueError(f"Answers have shapes {shapes[0]}, expected {shapes[1]}.")
-    apart = [
-        np.abs(a.astype(np.float64) - b).reshape(len(a), -1).max(-1)
-        for a, b in zip(found, expected, strict=True)
-    ]
-    largest = np.concatenate(apart)
-    return float((largest <= tolerance).mean()), float(largest.max())
 
 
 def specs(baseline: str | None) -> Iterator[Spec]:

@@ -23,7 +23,8 @@ from tools.bench.cpu.engines import (
     TORCH,
     TORCH_HALF,
 )
-from tools.bench.cpu.sections import Measured, Plan, Results
+from tools.bench.cpu.results import Measured, Results
+from tools.bench.cpu.sections import Plan
 from tools.bench.cpu.turns import Spread, ratios, spread
 from tools.bench.cpu.workloads import ANSWER, CLASSIFY, EMBED, TAG
 

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from tools.bench.cpu import workloads
-from tools.bench.cpu.engines import forget_peak, memory
 from tools.bench.cpu.turns import Clock, pin
 from tools.bench.cpu.workloads import CLASSIFY
+from tools.bench.machine import forget_peak, memory
 
 RATE, SCHEDULE, ROWS = 2e-5, 100_000, 32
 MASKED, MASK_ID, IGNORED = 0.15, 103, -100
