@@ -81,6 +81,7 @@ def _save(inputs: Path, directory: Path) -> int:
 
 _FIT = ("train", "{inputs}/recipe.yaml", "output={directory}/run")
 _PRETRAIN = ("pretrain", "{inputs}/pretraining.yaml", "output={directory}/run")
+_DISTILL = ("distill", "{inputs}/distillation.yaml", "output={directory}/run")
 _WORKERS = "train.strategy=multi_worker"
 # Shorter: most of the time goes into the traces of both workers.
 _SHORT = ("train.epochs=2", "train.backup_steps=2", "train.patience=null", "data.dev=null")
@@ -92,6 +93,7 @@ VERBS = {
     "fit, two workers": Verb(command(*_FIT, _WORKERS, *_SHORT), "run", resumes=True, workers=2),
     "pretrain": Verb(command(*_PRETRAIN), "run", resumes=True),
     "pretrain, two workers": Verb(command(*_PRETRAIN, _WORKERS), "run", resumes=True, workers=2),
+    "distill": Verb(command(*_DISTILL), "run", resumes=True),
     "predict": Verb(command("predict", "{inputs}/new", *_ANSWERS), "answers.jsonl", resumes=True),
     "export": Verb(
         command("export", "{inputs}/new", *_VERSION), "model", before="exported", again=(0, 1)
@@ -153,6 +155,25 @@ def write_inputs(directory: Path) -> int:
         "train": {"batch_size": 4, "learning_rate": 0.01, "backup_steps": 3, "seed": 1},
     }
     pretraining["data"] |= {"length": 16, "shuffle": 64}
+    term = {"hidden_states": {"projection": "shared"}, "embeddings": {"projection": "shared"}}
+    distillation = {
+        "output": "?",
+        "teacher": str(directory / "new"),
+        "student": {"layers": "none", "overrides": {"hidden_size": 16, "num_heads": 2}},
+        "data": {
+            **{name: str(directory / f"{name}.tsv") for name in ("train", "dev")},
+            "labels": {"positive": "a", "negative": "b", "neutral": "c"},
+        },
+        "max_length": 16,
+        "stages": [
+            {"terms": term, "train": {"epochs": 2, "batch_size": 4, "backup_steps": 3, "seed": 1}},
+            {
+                "terms": {"soft_targets": {}},
+                "train": {"epochs": 2, "batch_size": 4, "backup_steps": 4, "seed": 1},
+            },
+        ],
+    }
+    (directory / "distillation.yaml").write_text(yaml.safe_dump(distillation))
     (directory / "few.txt").write_text("\n".join(words * 4) + "\n")
     (directory / "pretraining.yaml").write_text(yaml.safe_dump(pretraining))
     return 0
