@@ -33,6 +33,7 @@ from tqdm import tqdm
 
 from tests.support import file_mutations
 from tests.support.fuzz_subjects import ROOT, subjects
+from tests.support.mutated_values import EXECUTED
 
 LIMIT_S, LIMIT_MB = 10.0, 1000.0
 # A worker is killed after this processor time, or ten times as long in all.
@@ -114,7 +115,7 @@ def case(base: Path, made: dict[str, list[str]], seed: int, number: int) -> dict
             result["seconds"] = min(spent)
             result["mb"] = max(0.0, _memory("VmHWM") - before)
             # The file that code in a pickle or a YAML tag would have created.
-            if Path(scratch, file_mutations.EXECUTED).exists():
+            if Path(scratch, EXECUTED).exists():
                 result["outcome"] = "ESCAPE: code ran"
             if _leaked(Path(scratch, "out")):
                 result["outcome"] = "ESCAPE: a file outside was read"

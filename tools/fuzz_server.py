@@ -28,8 +28,9 @@ from typing import Any, NamedTuple
 from tqdm import tqdm
 
 from tests.support.checkout import serve
-from tests.support.fuzz_exports import EXPORTS, Exports, write
+from tests.support.fuzz_exports import Exports
 from tests.support.fuzz_requests import Case, case
+from tests.support.fuzz_tasks import EXPORTS, write
 
 # Codes for requests that cannot be served, and for deadlines.
 ALLOWED_5XX = {501, 504}

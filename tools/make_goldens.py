@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from tests.support import reference
+from tests.support.reference_configs import SMALL, VARIANTS
 
 GOLDENS = Path(__file__).parent.parent / "tests" / "goldens"
 # A vocabulary for the golden classifier, so that it runs from text.
@@ -39,7 +40,7 @@ def _saved(model: torch.nn.Module, directory: Path) -> Path:
 
 
 def _write_backbone(family: str, variant: str, settings: dict) -> None:
-    settings = {**reference.SMALL[family], **settings}
+    settings = {**SMALL[family], **settings}
     model = reference.build(family, **settings)
     directory = _saved(model, GOLDENS / family / variant)
     for length in reference.LENGTHS:
@@ -50,7 +51,7 @@ def _write_backbone(family: str, variant: str, settings: dict) -> None:
 
 def _write_classifier(family: str) -> None:
     vocabulary = PIECES + [f"[unused{i}]" for i in range(64 - len(PIECES))]
-    model = reference.build_classifier(family, LABELS, **reference.SMALL[family])
+    model = reference.build_classifier(family, LABELS, **SMALL[family])
     directory = _saved(model, GOLDENS / family / "classifier")
     (directory / "vocab.txt").write_text("\n".join(vocabulary) + "\n", "utf-8")
     from transformers import BertTokenizer
@@ -74,7 +75,7 @@ def _write_head(family: str, head: str) -> None:
 def _write_language_model(variant: str) -> None:
     """Writes Transformer-XL's with gradients, because it has no live test."""
     family, head = "transformer_xl", "causal_lm"
-    settings = {**reference.SMALL[family], **reference.VARIANTS[family][variant]}
+    settings = {**SMALL[family], **VARIANTS[family][variant]}
     model = reference.build_task(family, head, **settings)
     directory = _saved(model, GOLDENS / family / f"lm_{variant}")
     given = reference.inputs(model.config, reference.LENGTHS[0])
@@ -94,7 +95,7 @@ def _write_generation(family: str) -> None:
 
 def main() -> None:
     for family in sys.argv[1:] or reference.FAMILIES:
-        for variant, settings in reference.VARIANTS[family].items():
+        for variant, settings in VARIANTS[family].items():
             _write_backbone(family, variant, settings)
         for head in [head for name, head in reference.HEADS if name == family]:
             _write_head(family, head)

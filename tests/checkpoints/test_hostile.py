@@ -17,7 +17,7 @@ from bertfam_tf.checkpoints import CheckpointError, convert, hdf5, keras_hub, tf
 from bertfam_tf.checkpoints.shapes import declared
 from bertfam_tf.models import config_of
 from tests.selection import in_full
-from tests.support import file_mutations
+from tests.support import weight_mutations
 
 ROOT = Path(__file__).parents[2]
 WEIGHTS = "model.safetensors"
@@ -242,7 +242,7 @@ def test_an_index_with_true_checksums_and_false_entries(tmp_path):
     for seed in range(150):
         directory = tmp_path / str(seed)
         shutil.copytree(ROOT / "tests" / "fixtures" / "tf1_bert", directory)
-        file_mutations.damage_index(directory / "bert_model.ckpt.index", random.Random(seed))
+        weight_mutations.damage_index(directory / "bert_model.ckpt.index", random.Random(seed))
         try:
             tensors = tf_checkpoint.read(directory).tensors
             for name in tensors:

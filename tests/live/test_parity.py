@@ -12,28 +12,29 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from tests.support import reference  # noqa: E402
+from tests.support.reference_configs import SMALL, TINY, VARIANTS  # noqa: E402
 
 pytestmark = pytest.mark.live
-CASES = [(family, v) for family in reference.FAMILIES for v in reference.VARIANTS[family]]
+CASES = [(family, v) for family in reference.FAMILIES for v in VARIANTS[family]]
 
 
 def test_every_family_is_compared():
     """Transformer-XL in its stored goldens: transformers 5 has it no more."""
     families = {name for name in parity.FAMILIES if registry.get(name).huggingface}
-    assert set(reference.VARIANTS) == families
-    assert set(reference.VARIANTS) - set(reference.FAMILIES) <= {"transformer_xl"}
+    assert set(VARIANTS) == families
+    assert set(VARIANTS) - set(reference.FAMILIES) <= {"transformer_xl"}
 
 
 @pytest.mark.parametrize("length", [7, 130])
 @pytest.mark.parametrize("family", reference.FAMILIES)
 def test_tiny(family, length, tmp_path):
-    _compare(family, reference.TINY[family], length, tmp_path)
+    _compare(family, TINY[family], length, tmp_path)
 
 
 @pytest.mark.parametrize("length", reference.LENGTHS)
 @pytest.mark.parametrize(("family", "variant"), CASES)
 def test_variants(family, variant, length, tmp_path):
-    settings = {**reference.SMALL[family], **reference.VARIANTS[family][variant]}
+    settings = {**SMALL[family], **VARIANTS[family][variant]}
     _compare(family, settings, length, tmp_path)
 
 
@@ -62,7 +63,7 @@ def _translated(values, family):
 
 @pytest.mark.parametrize(("family", "variant"), CASES)
 def test_configs_go_there_and_back(family, variant):
-    settings = {**reference.SMALL[family], **reference.VARIANTS[family][variant]}
+    settings = {**SMALL[family], **VARIANTS[family][variant]}
     theirs = reference.config(family, **settings)
     record, ours = huggingface.translate(theirs.to_dict(), family)
     written = huggingface.describe(record, ours)

@@ -28,6 +28,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from tests.support import reference  # noqa: E402
+from tests.support.reference_configs import SMALL  # noqa: E402
 
 pytestmark = pytest.mark.live
 
@@ -39,7 +40,7 @@ def _reference(name, tmp_path, **config):
     """The reference's model for pretraining, perturbed and written to a directory."""
     torch.manual_seed(0)
     family = name.lower()
-    settings = {**reference.SMALL[family], **config}
+    settings = {**SMALL[family], **config}
     made = getattr(transformers, f"{name}Config")(**settings)
     model = getattr(transformers, f"{name}ForPreTraining")(made).eval()
     generator = torch.Generator().manual_seed(1)
@@ -255,7 +256,7 @@ def test_losses_and_one_step(family, tmp_path):
     """MLM with NSP and with SOP, CLM, and PLM; the losses also with padding."""
     name, objectives, batch = STEPS[family]
     torch.manual_seed(0)
-    model = getattr(transformers, name)(reference.config(family, **reference.SMALL[family]))
+    model = getattr(transformers, name)(reference.config(family, **SMALL[family]))
     reference.perturbed(model)
     with reference._doubled(model):
         reference.save(model, tmp_path)
@@ -304,9 +305,9 @@ def _electra_values(generator, generator_head, discriminator, head):
 def test_one_step_of_replaced_tokens(tmp_path):
     """RTD: a generator and a discriminator with one embedding, for the same samples."""
     torch.manual_seed(0)
-    settings = {**reference.SMALL["electra"], "hidden_size": 8}
+    settings = {**SMALL["electra"], "hidden_size": 8}
     generator = transformers.ElectraForMaskedLM(reference.config("electra", **settings))
-    settings = reference.SMALL["electra"]
+    settings = SMALL["electra"]
     discriminator = transformers.ElectraForPreTraining(reference.config("electra", **settings))
     discriminator.electra.embeddings = generator.electra.embeddings
     models = {"masked_lm": generator, "rtd": discriminator}

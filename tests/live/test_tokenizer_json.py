@@ -3,6 +3,7 @@
 import pytest
 
 from tests.support import compare_tokenizer_json, texts
+from tests.support.tokenizer_json_subjects import SUBJECTS
 
 pytest.importorskip("tokenizers")
 pytestmark = pytest.mark.live
@@ -15,7 +16,7 @@ def sections(real_data):
     return compare_tokenizer_json.sections(40, 40)
 
 
-@pytest.mark.parametrize("name", compare_tokenizer_json.SUBJECTS)
+@pytest.mark.parametrize("name", SUBJECTS)
 def test_ids_are_the_librarys(name, sections):
     """Alone, packed with special tokens, in tf.data and in a SavedModel."""
     counts, packed, served = compare_tokenizer_json.differences(name, sections, show=3)

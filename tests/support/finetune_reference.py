@@ -11,7 +11,6 @@ split's metrics and the time; ``--split test`` adds those of the test split, wit
 import argparse
 import json
 import tarfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,85 +32,9 @@ from bertfam_tf.metrics import (
 from bertfam_tf.recipes import read_split
 from bertfam_tf.recipes.reading import expand, load_recipe
 from bertfam_tf.sources import resolve
+from tests.support.finetune_loop import IGNORED, Outcome, all_logits, in_chunks, train_model
 
-_IGNORED = -100  # a target that the reference's loss ignores
 _SPAN_DEFAULTS = {"max_question": 64, "max_answer": 30, "stride": 128, "null_threshold": None}
-
-# The result of fine-tuning: a function from a split's name to its metrics, and the cost of
-# training.
-Outcome = tuple[Callable[[str], dict[str, float]], dict[str, Any]]
-
-
-# Training -------------------------------------------------------------------------------------
-
-
-def _chunks(values: list, size: int) -> list[list]:
-    return [values[start : start + size] for start in range(0, len(values), size)]
-
-
-def _by_length(lengths: list[int], size: int, window: int = 32) -> list[list[int]]:
-    """Batches as in bertfam_tf.data.shuffled_batches."""
-    batches = []
-    for some in _chunks(torch.randperm(len(lengths)).tolist(), window * size):
-        batches += _chunks(sorted(some, key=lambda i: lengths[i]), size)
-    return [batches[i] for i in torch.randperm(len(batches)).tolist()]
-
-
-def _train(
-    model: Any, settings: Any, lengths: list[int], batch_of: Callable[[list[int]], dict]
-) -> dict[str, Any]:
-    """Fine-tunes like ``bertfam train``, and returns the time.
-
-    Args:
-        model: a transformers model with a ``loss``.
-        settings: the recipe's section ``train``.
-        lengths: the number of bytes of each example.
-        batch_of: maps the indices of a batch's examples to the model's arguments.
-    """
-    plain = [n for n, _ in model.named_parameters() if "bias" in n or "LayerNorm" in n]
-    named = list(model.named_parameters())
-    groups = [
-        {
-            "params": [p for n, p in named if n not in plain],
-            "weight_decay": settings.weight_decay,
-        },
-        {"params": [p for n, p in named if n in plain], "weight_decay": 0.0},
-    ]
-    betas = (0.9, settings.beta_2)
-    optimizer = torch.optim.AdamW(
-        groups, lr=settings.learning_rate, betas=betas, eps=settings.epsilon
-    )
-    steps = -(-len(lengths) // settings.batch_size) * settings.epochs
-    schedule = transformers.get_linear_schedule_with_warmup(
-        optimizer, round(settings.warmup * steps), steps
-    )
-    start = time.perf_counter()
-    model.train()
-    for epoch in range(settings.epochs):
-        losses = []
-        for batch in _by_length(lengths, settings.batch_size):
-            found = model(**batch_of(batch)).loss
-            found.backward()
-            if settings.clip_norm is not None:
-                torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm)
-            optimizer.step()
-            schedule.step()
-            optimizer.zero_grad()
-            losses.append(found.item())
-        loss = float(np.mean(losses))
-        print(f"epoch {epoch + 1}: mean loss {loss:.7f}", flush=True)
-    model.eval()
-    seconds = round(time.perf_counter() - start, 1)
-    return {"train_loss": round(loss, 5), "train_seconds": seconds, "steps": steps}
-
-
-def _logits(model: Any, count: int, batch_of: Callable[[list[int]], dict], size: int = 64) -> Any:
-    """The logits of all examples, float32 (examples, labels)."""
-    with torch.no_grad():
-        found = [
-            model(**batch_of(batch)).logits.numpy() for batch in _chunks(list(range(count)), size)
-        ]
-    return np.concatenate(found)
 
 
 # Sequence classification and regression -------------------------------------------------------
@@ -169,11 +92,11 @@ def fine_tune_texts(recipe: Any) -> Outcome:
 
     def scores(split: str) -> dict[str, float]:
         texts, labels = read_texts(data, split)
-        found = _logits(model, len(texts), encoded(texts, labels))
+        found = all_logits(model, len(texts), encoded(texts, labels))
         return scores_of(found, np.array([to_label(label) for label in labels]), regression)
 
     lengths = [sum(len(text.encode()) for text in example) for example in texts]
-    return scores, _train(model, settings, lengths, encoded(texts, labels))
+    return scores, train_model(model, settings, lengths, encoded(texts, labels))
 
 
 # Tags -----------------------------------------------------------------------------------------
@@ -195,7 +118,7 @@ def _first_pieces(encoded: Any, row: int, length: int) -> list[int]:
 
 
 def _targets(encoded: Any, tags: list[list[int]]) -> torch.Tensor:
-    targets = torch.full(encoded["input_ids"].shape, _IGNORED)
+    targets = torch.full(encoded["input_ids"].shape, IGNORED)
     for row, ids in enumerate(tags):
         for position, tag in zip(_first_pieces(encoded, row, len(ids)), ids, strict=True):
             if position >= 0:
@@ -232,7 +155,7 @@ def fine_tune_tagger(recipe: Any) -> Outcome:
     def scores(split: str) -> dict[str, float]:
         sentences, gold = read_words(recipe.data, split)
         found = []
-        for batch in _chunks(sentences, 64):
+        for batch in in_chunks(sentences, 64):
             encoded = encode(batch)
             with torch.no_grad():
                 chosen = model(**encoded).logits.argmax(-1).tolist()
@@ -242,7 +165,7 @@ def fine_tune_tagger(recipe: Any) -> Outcome:
         return entity_scores(gold, found)
 
     lengths = [len(" ".join(sentence).encode()) for sentence in words]
-    return scores, _train(model, recipe.train, lengths, batch_of)
+    return scores, train_model(model, recipe.train, lengths, batch_of)
 
 
 # Multiple choice ------------------------------------------------------------------------------
@@ -299,11 +222,11 @@ def fine_tune_choice(recipe: Any) -> Outcome:
 
     def scores(split: str) -> dict[str, float]:
         examples = read_questions(recipe.data, split)
-        found = _logits(model, len(examples), encoded(examples), size=16).argmax(-1)
+        found = all_logits(model, len(examples), encoded(examples), size=16).argmax(-1)
         return {"accuracy": float(np.mean(found == [right for *_, right in examples]))}
 
     lengths = [sum(len(text.encode()) for text in (a, q, *o)) for a, q, o, _ in examples]
-    return scores, _train(model, recipe.train, lengths, encoded(examples))
+    return scores, train_model(model, recipe.train, lengths, encoded(examples))
 
 
 # Spans ----------------------------------------------------------------------------------------
@@ -477,12 +400,12 @@ def _answers(
     model: Any, reader: WindowReader, questions: list[Question], options: dict
 ) -> list[str]:
     found = []
-    for some in _chunks(questions, 16):
+    for some in in_chunks(questions, 16):
         inputs, windows = reader(some)
         with torch.no_grad():
             outputs = [
                 model(**{name: values[at] for name, values in inputs.items()})
-                for at in _chunks(list(range(len(windows))), 32)
+                for at in in_chunks(list(range(len(windows))), 32)
             ]
         start = torch.cat([output.start_logits for output in outputs]).numpy()
         end = torch.cat([output.end_logits for output in outputs]).numpy()
@@ -532,7 +455,7 @@ def fine_tune_spans(recipe: Any) -> Outcome:
         return {name: round(value, 2) for name, value in found.items()}
 
     lengths = [len(q.text.encode()) + len(q.context.encode()) for q in questions]
-    return scores, _train(WithoutPadding(model), recipe.train, lengths, batch_of)
+    return scores, train_model(WithoutPadding(model), recipe.train, lengths, batch_of)
 
 
 # Command line ---------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from bertfam_tf.sources import CheckpointError
 from bertfam_tf.text import WordPieceTokenizer, load_tokenizer, pickles
 from bertfam_tf.text.kernels.charsmap import Rules
 from bertfam_tf.text.tokenizers.sentencepiece import SentencePieceTokenizer
-from tests.support.file_mutations import trie_bomb
+from tests.support.weight_mutations import trie_bomb
 
 # A pickle that sets collections.Counter.__add__ = len for the whole process, followed by a
 # vocabulary.
