@@ -16,8 +16,10 @@ from bertfam_tf.data.questions import squad_rows
 from bertfam_tf.data.race import archive_of, race_rows
 from bertfam_tf.data.records import Column, csv_rows, first_bytes, json_rows, jsonl_rows, tsv_rows
 from bertfam_tf.data.rows import InvalidRow, Reader, Row, Rows
+from bertfam_tf.data.sampling import is_usual_name
 from bertfam_tf.data.targets import Tags, Target
 from bertfam_tf.names import unknown
+from bertfam_tf.user_warnings import warn
 
 _RECORDS = {
     "tsv": tsv_rows, "csv": csv_rows, "jsonl": jsonl_rows, "json": json_rows,
@@ -149,12 +151,29 @@ def read_rows(
             for split in files
         ]
         return Rows(readers, target, limit, skip)  # type: ignore[arg-type]
-    return Rows(
+    rows = Rows(
         [(str(f), _reader(Path(f), format, columns, target is not None)) for f in expanded(files)],
         target,
         limit,
         skip,
     )
+    _warn_of_names(rows, columns or {})
+    return rows
+
+
+def _warn_of_names(rows: Rows, columns: Mapping[str, Column]) -> None:
+    """Warns if the first line of a file with numbered columns seems to have their names."""
+    numbers = {name: column for name, column in columns.items() if isinstance(column, int)}
+    if not numbers:
+        return
+    first = next(iter(rows))
+    for name, value in first.features.items():
+        text = value.decode("utf-8", "replace") if isinstance(value, bytes) else ""
+        if name in numbers and is_usual_name(text):
+            warn(
+                f"{first.location} seems to have the names of columns, but is read as a row: "
+                f"choose the column {text!r} in place of {numbers[name]}."
+            )
 
 
 def published_splits(files: str | Path | Sequence[str | Path]) -> tuple[str, list[str]] | None:

@@ -99,9 +99,14 @@ def _cells(file: Path, format: str, count: int) -> list[dict[str | int, Any]]:
     return [{**dict.fromkeys(names), **dict(zip(names, row, strict=False))} for row in rows]
 
 
+def is_usual_name(cell: str) -> bool:
+    """Returns whether columns of texts or labels often have this name."""
+    return cell.strip().lower() in (*_TEXTS, *_LABELS)
+
+
 def _is_header(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
     """Whether a first line has names: usual ones, or none that is a value of its column."""
-    if any(cell.strip().lower() in (*_TEXTS, *_LABELS) for cell in first):
+    if any(map(is_usual_name, first)):
         return True
     columns = zip(first, *(row for row in rows if len(row) == len(first)), strict=True)
     return bool(rows) and not any(values[0] in values[1:] for values in columns)

@@ -67,6 +67,14 @@ def test_labels(name, classes, labels, recipe, smallest, tmp_path):
     assert _written(tmp_path / name) == [(str(i), known[each]) for i, each in enumerate(found)]
 
 
+def test_a_line_of_names_that_is_read_as_a_row(recipe, smallest, tmp_path):
+    """CoLA's test file has one, its training file has none."""
+    task = bf.TextClassifier.from_pretrained(smallest, labels=["0", "1"])
+    warning = r"test\.tsv: line 1 seems to have the names .* choose the column 'sentence' in place"
+    with pytest.warns(UserWarning, match=warning):
+        assert write_submission(task, recipe(text=1), tmp_path / "CoLA.tsv") == 5
+
+
 @pytest.mark.extended
 def test_scores_are_limited(recipe, smallest, tmp_path):
     task = bf.TextRegressor.from_pretrained(smallest)
