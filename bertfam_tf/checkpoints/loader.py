@@ -73,6 +73,11 @@ class Checkpoint:
         if "pooler" not in overrides and self.lacks_pooler and self._has_head_without_pooler():
             self.without_missing_pooler()
 
+    @property
+    def task_options(self) -> dict[str, Any]:
+        """The options that Hugging Face's format does not store."""
+        return {name: value for name, value in self.options.items() if name != "max_length"}
+
     def backbone(self, *, new_pooler: bool = False, **kwargs: Any) -> Backbone:
         """Returns a new backbone with the checkpoint's weights.
 

@@ -154,8 +154,7 @@ def convert(source: str | Path, target: str | Path, **options: Any) -> Path:
             f"{source} is in this package's own format, whose tokenizer is not copied: load a task "
             "from it, and write that with save_pretrained."
         )
-    lost = {name: value for name, value in checkpoint.options.items() if name != "max_length"}
-    if lost:
+    if lost := checkpoint.task_options:
         raise CheckpointError(
             f"{source} has {join_names([f'{name} = {value!r}' for name, value in lost.items()])}, "
             "which Hugging Face's format does not store: load a task from it, and write that with "

@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> None:
     if fields:
         option = fields[0].replace("_", "-")
         raise ValueError(f"--{option} is for saved tasks; {saved} is a checkpoint.")
-    if {*Checkpoint(saved, options.family).options} - {"max_length"}:
+    if Checkpoint(saved, options.family).task_options:
         # Options of a task, which only the task can write.
         tasks.load_checkpoint(saved).save_pretrained(options.target)
         print(options.target)

@@ -66,7 +66,7 @@ def _class_of(path: str | Path) -> type[Task]:
         if cls.published_type.matches(directory):
             return cls
     checkpoint = Checkpoint(directory)
-    if checkpoint.options.keys() - {"max_length"} == {"pooling", "normalize"}:  # KerasHub's
+    if checkpoint.task_options.keys() == {"pooling", "normalize"}:  # KerasHub's
         return task_class("TextEmbedder")
     stored = checkpoint.heads()
     matching = []
