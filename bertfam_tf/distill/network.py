@@ -38,7 +38,11 @@ class Network:
         self.is_causal = registry.get(self.backbone.family).is_causal
         ranks = {name: len(x.shape) for name, x in self.backbone.token_inputs.items()}
         if any(len(x.shape) != ranks.get(name, 2) for name, x in self.inputs.items()):
-            raise ValueError(f"A {type(model).__name__} cannot be the {role} of a distillation.")
+            raise ValueError(
+                f"A {type(model).__name__} cannot be the {role} of a distillation, which reads one "
+                "row of tokens of each example. Distil backbones or a MaskedLM, and fine-tune the "
+                "student."
+            )
 
     @property
     def num_layers(self) -> int:

@@ -294,6 +294,13 @@ def test_first_tokens_are_those_that_classifiers_read(family):
         Distiller(backbone, backbone, [FirstTokens(layers="uniform")])
 
 
+def test_examples_of_several_rows_are_refused(tokenizer):
+    backbone = bf.build("bert", "tiny", num_layers=1, vocab_size=tokenizer.vocab_size)
+    task = bf.MultipleChoice(backbone, tokenizer)
+    with pytest.raises(ValueError, match=r"MultipleChoice cannot be the student.* Distil backbones"):
+        Distiller(task, task, [SoftTargets()])
+
+
 def _pooled_by(output, kind):
     return isinstance(output._keras_history.operation, kind)
 
