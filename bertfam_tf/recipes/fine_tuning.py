@@ -253,12 +253,9 @@ def _validated(
     task: tasks.Task, model: Learner, recipe: Recipe, history: dict[str, list[float]]
 ) -> dict[str, float]:
     """Returns the metrics of the last validation; none unless `evaluate` would repeat it."""
-    # Taggers and SpanQA evaluate their answers, which is slower than the metrics of Keras.
-    scores_answers = task.components.evaluation is not None
-    repeats = model is task and type(task).score is tasks.Task.score and not scores_answers
     # The best epoch's weights may be loaded after it, and a callback may change them.
     changed = recipe.train.patience is not None or recipe.train.callbacks
-    if not repeats or changed or recipe.data.dev_languages:
+    if model is not task or not task.validation_scores or changed or recipe.data.dev_languages:
         return {}
     validated = {name: values[-1] for name, values in history.items() if name.startswith("val_")}
     return {name.removeprefix("val_"): value for name, value in validated.items()}

@@ -406,6 +406,12 @@ class Task(Hinted, TaskStorage, TaskInference, TaskTraining):
             rows, settings: the same as for ``training_rows``.
         """
 
+    @property
+    def validation_scores(self) -> bool:
+        """Whether the validation of ``fit`` computes what ``score`` does."""
+        # Taggers and SpanQA evaluate their answers, which is slower than the metrics of Keras.
+        return self._parts.evaluation is None and type(self).score is Task.score
+
     def score(
         self,
         rows: tf.data.Dataset,
