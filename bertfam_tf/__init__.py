@@ -14,6 +14,25 @@ from bertfam_tf.lazy import lazy
 if TYPE_CHECKING:
     # Type checkers and editors do not see lazy imports.
     # isort: off
+    from bertfam_tf import (
+        analysis as analysis,
+        checkpoints as checkpoints,
+        corpora as corpora,
+        data as data,
+        distill as distill,
+        generation as generation,
+        heads as heads,
+        layers as layers,
+        metrics as metrics,
+        models as models,
+        objectives as objectives,
+        plan as plan,
+        recipes as recipes,
+        search as search,
+        tasks as tasks,
+        text as text,
+        training as training,
+    )
     from bertfam_tf.checkpoints import load_backbone as load_backbone
     from bertfam_tf.distill import Distiller as Distiller
     from bertfam_tf.export import (
@@ -97,8 +116,12 @@ _HOME = {
 }
 
 _MODULES = {name: f"training.{name}" for name in ("layouts", "optimizers", "tuning")}
-# A package that can be called: ``bertfam_tf.export(model, directory)``.
-_MODULES["export"] = "export"
+# ``export`` can also be called: ``bertfam_tf.export(model, directory)``.
+_PACKAGES = (
+    "analysis checkpoints corpora data distill export generation heads layers metrics models "
+    "objectives plan recipes search tasks text training"
+)
+_MODULES |= {name: name for name in _PACKAGES.split()}
 
 __all__ = ["__version__", *_HOME]
 

@@ -45,6 +45,15 @@ def test_names():
         bf.TextClasifier  # noqa: B018
 
 
+@pytest.mark.extended
+def test_packages_are_attributes_before_they_are_imported():
+    import bertfam_tf as bf
+
+    rooms = {init.parent.name for init in check_imports.ROOT.glob("bertfam_tf/*/__init__.py")}
+    for name in rooms - {"cli", "serve", "train"}:
+        assert bf.__getattr__(name) is sys.modules[f"bertfam_tf.{name}"]
+
+
 def test_files_are_short():
     files = [*check_imports.ROOT.glob("bertfam_tf/**/*.py"), *check_imports.SERVER.rglob("*.py")]
     assert len(files) > 300
