@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import string
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -19,9 +21,12 @@ from bertfam_tf.tasks import MultiTask, Task
 from bertfam_tf.tasks.components import Signature
 
 EXAMPLES = "inputs"
+# Arguments of an export of several tasks.
+_OF_SEVERAL = ("version", "dtype", "batching", "fallback", "metrics")
 
-# Longer than any model takes.
-_LONG = b"word " * 600
+# Longer than most models take. No part of it repeats: windows with the same tokens would have the
+# same scores, and rounding would decide which of their answers is the best.
+_LONG = " ".join(random.Random(0).choices(string.ascii_lowercase, k=600)).encode()
 # Plain, empty, long, other scripts, special tokens, invalid UTF-8.
 _SAMPLES = [
     b"It arrived on time and works well.",
@@ -124,7 +129,7 @@ def endpoints(
     traced: dict[str, Endpoint] = {}
     for name, member in task.served_tasks().items():
         if name and options:
-            raise TypeError(unexpected("export", sorted(options), []))
+            raise TypeError(unexpected("export", sorted(options), _OF_SEVERAL))
         # The default signature first: classify and regress signatures call its graph.
         default = DEFAULT_SIGNATURE
         listed = sorted(member.signatures(**options).items(), key=lambda x: x[0] != default)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,6 +10,9 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from bertfam_tf.validation import check, setting
+
+# Names of prompts are names of signatures, and may have spaces.
+_NOT_IN_SCOPES = re.compile(r"[^A-Za-z0-9_]")
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,7 @@ def batch_requests(
     """
     # All batch functions of one name in a process share a queue. A process that loads several
     # models or versions would otherwise mix up their rows.
-    queue = f"{name}_{uuid.uuid4().hex}"
+    queue = f"batch_{_NOT_IN_SCOPES.sub('_', name)}_{uuid.uuid4().hex}"
     shapes: dict[str, tf.TensorShape] = {}
 
     def recorded(*tensors: tf.Tensor) -> dict[str, tf.Tensor]:

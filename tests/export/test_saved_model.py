@@ -461,6 +461,14 @@ def test_an_export_that_answers_what_does_not_fit_is_refused(
     assert not list(tmp_path.iterdir())
 
 
+def test_no_part_of_the_long_text_repeats(task):
+    """Equal windows have equal scores, and rounding would decide which answer is the best."""
+    [texts] = endpoints.edge_case_texts(task).values()
+    words = max(texts, key=len).split()
+    parts = {tuple(words[i : i + 8]) for i in range(len(words) - 7)}
+    assert len(words) == len(parts) + 7 == 600
+
+
 def test_each_graph_of_the_task_is_run_for_the_first_time_once(
     base, served, traced, task, tmp_path, monkeypatch
 ):

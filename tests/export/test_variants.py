@@ -223,8 +223,10 @@ def test_queues_and_warm_up_of_batching(batching):
 
 
 def test_functions_of_one_name_do_not_share_a_queue():
+    """Names, such as those of prompts, may have characters that names in graphs do not have."""
+
     def function(sign):
-        called = batch_requests(lambda x: {"y": sign * x, "z": x[:, 0]}, "name", BATCHING)
+        called = batch_requests(lambda x: {"y": sign * x, "z": x[:, 0]}, "a näme:", BATCHING)
         return tf.function(called, [tf.TensorSpec([None, 3], tf.float32)], autograph=False)
 
     functions = [function(sign) for sign in (1.0, -1.0)]
