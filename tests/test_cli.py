@@ -694,6 +694,8 @@ def test_one_of_several_tasks(smallest, tmp_path, capsys):
     assert main(["predict", saved, "it is", "--task", "filn"]) == 2
     assert "'film'" in capsys.readouterr().err
     assert main(["export", saved, str(tmp_path / "export")]) == 0
+    assert main(["export", saved, str(tmp_path / "export"), "--label-names"]) == 2
+    assert "--label-names is for one task; choose it with --task: film" in capsys.readouterr().err
     tasks["film"].save(tmp_path / "film")
     assert main(["predict", str(tmp_path / "film"), "it is", "--task", "film"]) == 2
     assert "is a TextClassifier, without a task" in capsys.readouterr().err

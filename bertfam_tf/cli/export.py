@@ -17,6 +17,7 @@ from bertfam_tf.cli.common import (
 _FOR_SERVING = ("version", "dtype", "batching", "fallback", "attention", "label_names")
 _FOR_PHONES = ("inputs", "quantize", "length")
 _FOR_ONNX = ("opset",)
+_FOR_ONE_TASK = ("attention", "label_names")
 
 
 def add(commands: Commands) -> None:
@@ -100,8 +101,15 @@ def run(options: argparse.Namespace) -> None:
     if options.calibration is not None:
         arguments["calibration"] = calibration_texts(options)
     task = loaded_task(options, several=kind == "SavedModels")
-    for served in task.served_tasks().values():
-        set_language(served, options)
+    served = task.served_tasks()
+    for name in _FOR_ONE_TASK:
+        if name in arguments and "" not in served:
+            raise ValueError(
+                f"--{name.replace('_', '-')} is for one task; choose it with --task: "
+                f"{', '.join(served)}."
+            )
+    for member in served.values():
+        set_language(member, options)
     if options.tflite:
         print(task.export_tflite(options.directory, **arguments))
         return
