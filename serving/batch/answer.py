@@ -22,6 +22,7 @@ requirements.txt.
 from __future__ import annotations
 
 import argparse
+import codecs
 import csv
 import hashlib
 import io
@@ -102,7 +103,8 @@ def _lines(file: Any, shard: Shard) -> Iterator[tuple[int, bytes]]:
         file.seek(at - 1)
         at += len(file.readline()) - 1
     while at < shard.end and (line := file.readline()):
-        yield at, line.removesuffix(b"\n").removesuffix(b"\r")
+        text = line.removesuffix(b"\n").removesuffix(b"\r")
+        yield at, text if at else text.removeprefix(codecs.BOM_UTF8)
         at += len(line)
 
 

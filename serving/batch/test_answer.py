@@ -172,6 +172,12 @@ def test_jsonl(tmp_path):
     ]
 
 
+@pytest.mark.parametrize(("name", "line"), [("x.txt", b"a"), ("x.jsonl", b'{"text": "a"}')])
+def test_a_byte_order_mark_is_no_text(tmp_path, name, line):
+    found = rows_of(tmp_path / name, b"\n".join([b"\xef\xbb\xbf" + line, line]))
+    assert [row.inputs["text"] for row in found] == [b"a", b"a"]
+
+
 def test_csv(tmp_path):
     content = b'\xef\xbb\xbftext,id\n"two\nlines, and a comma",1\n\xff,2\nalone\na,b,c\n'
     found = rows_of(tmp_path / "x.csv", content)
