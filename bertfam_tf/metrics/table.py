@@ -16,6 +16,13 @@ from bertfam_tf.names import unknown
 UNLABELLED = -1
 # Names for which Keras chooses a metric by the targets.
 _BY_TARGETS = ("accuracy", "acc", "crossentropy", "ce")
+# Metrics of Keras that some tasks refuse, of those that take logits as they are.
+_REFUSED = (
+    keras.metrics.CategoricalAccuracy,
+    keras.metrics.F1Score,
+    keras.metrics.FBetaScore,
+    keras.metrics.TopKCategoricalAccuracy,
+)
 METRICS: dict[str, Callable[[], keras.metrics.Metric]] = {
     "auc": AUC,
     "f1": F1,
@@ -79,7 +86,7 @@ def of_logits(function: Any, module: Any) -> Any:
         options["ignore_class"] = UNLABELLED
     if kind is keras.metrics.BinaryAccuracy:
         options["threshold"] = 0.0
-    if kind in (keras.metrics.F1Score, keras.metrics.FBetaScore):
+    if kind in _REFUSED:
         return kind()  # as Keras makes it in compile, so that tasks see it
     return function if kind is None or not options else kind(**options)
 

@@ -95,14 +95,16 @@ class TextClassifier(Task):
     labels_type = targets.Name
     problem_type = "single_label_classification"
     ranked_scores = True
-    # Keras' metrics that do not take one logit for each label, and what to use instead.
+    # Keras' metrics that take other labels or outputs, and what to use instead.
     _other_metrics: ClassVar[dict[type, str]] = {
         keras.metrics.AUC: '"auc" or bertfam_tf.metrics.AUC, for two labels',
         keras.metrics.BinaryAccuracy: '"accuracy"',
+        keras.metrics.CategoricalAccuracy: '"accuracy"',
         keras.metrics.F1Score: '"f1" or bertfam_tf.metrics.F1, for two labels',
         keras.metrics.FBetaScore: '"f1" or bertfam_tf.metrics.F1, for two labels',
         keras.metrics.Precision: '"precision" or bertfam_tf.metrics.Precision, for two labels',
         keras.metrics.Recall: '"recall" or bertfam_tf.metrics.Recall, for two labels',
+        keras.metrics.TopKCategoricalAccuracy: "keras.metrics.SparseTopKCategoricalAccuracy",
     }
 
     def __init__(
@@ -130,15 +132,16 @@ class TextClassifier(Task):
         """Returns a metric of ``compile`` as this task computes it; see ``Task.metric``.
 
         Raises:
-            ValueError: for a metric that does not take logits, one for each label.
+            ValueError: for a metric that does not take the index of a label, and a logit for each.
         """
         if type(metric) not in self._other_metrics:
             metric = super().metric(metric)
         if type(metric) in self._other_metrics:
-            raise ValueError(
-                f"keras.metrics.{type(metric).__name__} does not take one logit for each label; "
-                f"use {self._other_metrics[type(metric)]}."
-            )
+            name = type(metric).__name__
+            one_hot = name.endswith("CategoricalAccuracy")
+            wrong = "takes one-hot labels" if one_hot else "does not take one logit for each label"
+            use = self._other_metrics[type(metric)]
+            raise ValueError(f"keras.metrics.{name} {wrong}; use {use}.")
         return metric
 
     def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> TaskComponents:

@@ -321,3 +321,14 @@ def test_metrics_that_take_one_score(smallest, metric, other):
     task = bf.TextClassifier.from_pretrained(smallest, ["no", "yes"], **QUIET)
     with pytest.raises(ValueError, match=f'one logit for each label; use "{other}"'):
         task.compile(metrics=[metric])
+
+
+@pytest.mark.parametrize(
+    "metric",
+    ["categorical_accuracy", keras.metrics.CategoricalAccuracy(), "TopKCategoricalAccuracy"],
+    ids=lambda value: type(value).__name__,
+)
+def test_metrics_of_one_hot_labels(smallest, metric):
+    task = bf.TextClassifier.from_pretrained(smallest, ["no", "yes"], **QUIET)
+    with pytest.raises(ValueError, match="CategoricalAccuracy takes one-hot labels; use "):
+        task.compile(metrics=[metric])
