@@ -71,7 +71,8 @@ def recipe(tiny, tmp_path):
             "train": {"steps": 6, "epochs": 2, "batch_size": 4, "learning_rate": 1e-3},
         }
         for section, keys in changes.items():
-            values[section] = {**values.get(section, {}), **keys}
+            merged = isinstance(keys, dict)
+            values[section] = {**values.get(section, {}), **keys} if merged else keys
         file = tmp_path / "recipe.yaml"
         file.write_text(yaml.safe_dump(values))
         return file
@@ -243,7 +244,7 @@ class Killed(Exception):
 @pytest.mark.full
 def test_a_model_that_grows(recipe, tmp_path):
     stages = [{"layers": 1, "steps": 3}, {"layers": 2, "steps": 3, "learning_rate": 1e-3}]
-    file = recipe(objectives={"mlm": 1.0, "nsp": 1.0})
+    file = recipe(objectives={"mlm": 1.0, "nsp": 1.0}, train={"steps": None})
     values = {**yaml.safe_load(file.read_text()), "stages": stages}
     file.write_text(yaml.safe_dump(values))
     grown = load_recipe(file, kind=PretrainRecipe)
@@ -377,7 +378,7 @@ STAGES = [
 @pytest.mark.full
 @pytest.mark.parametrize("at", in_full([1, 2, 3, 4, 5, 6], [3]))
 def test_a_run_in_stages_that_was_killed(recipe, monkeypatch, at):
-    changes = {"train": {"backup_steps": 2, "batch_size": 4}}
+    changes = {"train": {"steps": None, "backup_steps": 2, "batch_size": 4}}
     whole, again = (
         dataclasses.replace(
             load_recipe(recipe(output=name, **changes), kind=PretrainRecipe),
@@ -616,6 +617,7 @@ def test_errors(recipe):
         (dict(family="gpt2"), "gpt2 has no masked_lm head, which the objective mlm trains"),
         (dict(data={"train": ["nowhere.txt"]}), "There is no file nowhere.txt"),
         (dict(data={"format": "stream"}), "objectives must be clm for data.format stream"),
+        (dict(stages=[{"steps": 2}]), "train.steps must be null with stages, .*, got 6"),
         (dict(data={"length": 600}), "stages.*length must be at most the .* got 600"),
     ):
         with pytest.raises(ValueError, match=message):

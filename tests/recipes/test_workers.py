@@ -205,6 +205,7 @@ def _pretraining(kind, tiny, folder):
     overrides = {**SMALL, **QUIET, "attention_dropout": 0.0}
     if kind == "stages":
         values["stages"] = STAGES
+        values["train"] |= {"steps": None}
     elif kind == "pairs":
         values["objectives"] |= {"nsp": 1.0}
         values["data"] |= {"format": "segment_pairs"}
