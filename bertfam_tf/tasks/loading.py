@@ -33,7 +33,10 @@ def load(directory: str | Path) -> Task | MultiTask:
 
 
 def load_checkpoint(
-    path: Any, task: str | None = None, labels: Sequence[str] | int | None = None
+    path: Any,
+    task: str | None = None,
+    labels: Sequence[str] | int | None = None,
+    language: str | int | None = None,
 ) -> Task:
     """Returns a checkpoint as a task; its ``from_pretrained`` warns about a new head.
 
@@ -42,20 +45,22 @@ def load_checkpoint(
         task: the task's class; None for the one that the checkpoint is for, by its head or by
             sentence-transformers' files.
         labels: names of the labels, or their number; None for the names that the checkpoint stores.
+        language: the same as for ``Task.from_pretrained``.
 
     Raises:
-        ValueError: for an unknown task, labels of a task without any, or a checkpoint whose head
-            does not say what it is for; the error lists the tasks.
+        ValueError: for an unknown task or language, labels of a task without any, or a checkpoint
+            whose head does not say what it is for; the error lists the tasks.
         CheckpointError: as ``from_pretrained`` raises it.
     """
     with opened(path) as source:
         cls = task_class(task) if task is not None else _class_of(source)
+        chosen: dict[str, Any] = {} if language is None else {"language": language}
         if labels is None:
-            return cls.from_pretrained(source)
+            return cls.from_pretrained(source, **chosen)
         name = declared.class_option(cls.options_type)
         if name is None:
             raise ValueError(f"labels must be None for a {cls.__name__}, which has none.")
-        return cls.from_pretrained(source, **{name: labels})
+        return cls.from_pretrained(source, **{name: labels}, **chosen)
 
 
 def _class_of(path: str | Path) -> type[Task]:

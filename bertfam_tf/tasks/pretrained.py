@@ -248,8 +248,14 @@ def tokenizer_and_language(
         codes = {number: code for code, number in ids.items()}
         code = codes.get(language)
         return tokenizer if code is None else tokenizer.in_language(code), language
-    if language is None or language not in ids:
-        raise ValueError(unknown("language", str(language), ids))
+    if language is None:
+        expected = f"one of {', '.join(ids)}" if ids else "its number"
+        raise ValueError(
+            f"{checkpoint.directory} has embeddings of several languages; choose the language of "
+            f"the texts, {expected}."
+        )
+    if language not in ids:
+        raise ValueError(unknown("language", language, ids))
     number = ids[language] if LANGUAGES in backbone.input else None
     return tokenizer.in_language(language), number
 

@@ -222,17 +222,26 @@ def test_a_checkpoint_from_translations(recipe, files, capfd):
 
 
 @pytest.mark.extended
-def test_languages_in_this_package_s_format(recipe, tiny, tmp_path, caplog):
+def test_languages_in_this_package_s_format(recipe, tiny, tmp_path, caplog, capsys):
     """Hugging Face's XLM has four times as many units in its feed-forward as in its vectors."""
     made = load_recipe(recipe(model={"overrides": SMALL}), kind=PretrainRecipe)
     tokenizer = bf.load_tokenizer(tiny)
     languages = {"en": 0, "fr": 1}
     built = build(made, tokenizer)
-    pretrained.write(tmp_path, built, tokenizer, length=32, languages=languages)
+    model = tmp_path / "model"
+    model.mkdir()
+    pretrained.write(model, built, tokenizer, length=32, languages=languages)
     assert "cannot represent intermediate_size = 16" in caplog.text
-    task = bf.MaskedLM.from_pretrained(tmp_path, language="fr")
+    task = bf.MaskedLM.from_pretrained(model, language="fr")
     assert task.language_id == 1
     assert len(task.fill("The [MASK] film.")[0]) == 5
+    predict = ["predict", str(model), "The [MASK] film."]
+    for language in ("fr", "1", "en"):
+        assert main([*predict, "--language", language]) == 0
+    french, number, english = capsys.readouterr().out.splitlines()
+    assert french == number != english
+    assert main(predict) == 2
+    assert "choose the language of the texts, one of en, fr." in capsys.readouterr().err
 
 
 @pytest.mark.full
