@@ -190,3 +190,11 @@ def test_a_level_too_high_or_too_low(tmp_path, capsys):
     assert f"one level below: serve {exports / 'desk'} or {exports / 'mood'}, or several" in error
     assert main(["serve", str(exports / "desk" / "3")]) == 1
     assert f"3 is one version of a model: serve {exports / 'desk'}." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("directory", ["desk", "desk/3"])
+def test_an_export_is_no_model(directory, tmp_path, capsys):
+    (tmp_path / "desk" / "3").mkdir(parents=True)
+    (tmp_path / "desk" / "3" / "saved_model.pb").touch()
+    assert main(["predict", str(tmp_path / directory), "a text"]) == 2
+    assert "It has a SavedModel, for bertfam serve: name the model" in capsys.readouterr().err

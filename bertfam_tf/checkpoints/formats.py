@@ -14,6 +14,8 @@ FORMATS = [
     keras_hub.FORMAT,
     huggingface.FORMAT,
 ]
+# A version, and the directory of versions.
+_EXPORTS = ("saved_model.pb", "*/saved_model.pb")
 
 
 def register(format: Format) -> Format:
@@ -41,7 +43,7 @@ def read(directory: Path, family: str | None = None) -> Source:
     for format in FORMATS:
         if format.matches(directory):
             return format.read(directory, family)
-    raise CheckpointError(
-        f"No {huggingface.CONFIG} in {directory}. Looked for "
-        f"{'; '.join(format.files for format in reversed(FORMATS))}."
-    )
+    looked_for = f"Looked for {'; '.join(format.files for format in reversed(FORMATS))}."
+    if any(next(directory.glob(name), None) for name in _EXPORTS):
+        looked_for = "It has a SavedModel, for bertfam serve: name the model that was exported."
+    raise CheckpointError(f"No {huggingface.CONFIG} in {directory}. {looked_for}")
