@@ -33,14 +33,20 @@ def feed_of(inputs: dict[str, Any], tokenizer: str | None) -> Feed:
         tokenizer: the tokenizer's directory, for files that take ids.
 
     Raises:
-        ValueError: the file takes ids and there is no tokenizer.
+        ValueError: the file takes ids and there is no tokenizer; the function raises it for another
+            number of texts than a file of texts takes.
     """
     if "ids" not in inputs:
         # LiteRT sorts the inputs of a signature by name.
         names = ["query", "document"] if "query" in inputs else sorted(inputs)
-        return lambda texts: {
-            name: np.array([text.encode()], object) for name, text in zip(names, texts, strict=True)
-        }
+
+        def feed(texts: list[str]) -> dict[str, np.ndarray]:
+            if len(texts) != len(names):
+                raise ValueError(f"Expected {', '.join(names)}, separated by tabs, got {texts}.")
+            pairs = zip(names, texts, strict=True)
+            return {name: np.array([text.encode()], object) for name, text in pairs}
+
+        return feed
     if tokenizer is None:
         raise ValueError("This file takes ids and needs --tokenizer.")
     packer = IdPacker(load_tokenizer(tokenizer), int(inputs["ids"]["shape"][1]))

@@ -152,3 +152,5 @@ def test_texts_of_an_example_are_in_the_order_of_the_task(names):
     feed = run.feed_of({name: {} for name in sorted(names)}, None)
     inputs = feed([f"a {name}" for name in names])
     assert inputs == {name: np.array([f"a {name}".encode()], object) for name in names}
+    with pytest.raises(ValueError, match=f"Expected {', '.join(names)}, separated by tabs, got"):
+        feed([*names, "a text with a tab"])
