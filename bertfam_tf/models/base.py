@@ -293,6 +293,8 @@ class Backbone(keras.Model):
         return _named(super().compute_output_spec(inputs, training, mask), _names(outputs))
 
     def call(self, inputs, training=None, mask=None, outputs=None):
+        # None would keep the mode in which a variant was made, such as that of a training step.
+        training = False if training is None else training
         names = _names(outputs)
         # Keras' sum on TensorFlow takes a tensor (0, width) for a bias.
         empty = inputs["padding_mask"].shape[0] == 0

@@ -170,6 +170,15 @@ def test_fit_without_any_set_up(classifier, shape):
     assert classifier.optimizer.weight_decay == 0.01
 
 
+@pytest.mark.extended
+def test_a_call_after_fit_has_no_dropout(smallest):
+    task = bf.TextClassifier.from_pretrained(smallest, dropout=0.5)
+    task.compile(keras.optimizers.SGD(0.0), run_eagerly=True)
+    task.fit(TEXTS, NAMES, verbose=0)
+    inputs = task.preprocess({"text": tf.constant(TEXTS)})
+    np.testing.assert_array_equal(task(inputs), task(inputs, training=False))
+
+
 @pytest.mark.full
 def test_compile_is_respected(classifier):
     optimizer = keras.optimizers.SGD(0.0)
