@@ -169,6 +169,11 @@ def _class_names(
         raise ValueError(f"The task needs {option}, the names of its labels.")
     if stored is None:
         raise ValueError(f"{path} has no {head} head; pass {option}.")
+    if len(stored) < 2:
+        raise ValueError(
+            f"The {head} head of {path} has one output, expected one for each label; for a score "
+            f"use TextRegressor or Reranker, and for a new head pass {option}."
+        )
     return stored
 
 

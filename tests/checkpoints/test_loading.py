@@ -308,6 +308,16 @@ def test_a_checkpoint_without_head(tiny_copy):
         assert bf.TextClassifier.from_pretrained(tiny_copy, ["a", "b"]).labels == ["a", "b"]
 
 
+def test_a_head_of_one_output_is_no_classifier(tiny_copy):
+    _change_tensors(
+        tiny_copy, lambda t: {n: v[:1] if "classifier" in n else v for n, v in t.items()}
+    )
+    with pytest.raises(ValueError, match=r"has one output, .* use TextRegressor or Reranker"):
+        bf.TextClassifier.from_pretrained(tiny_copy)
+    with pytest.warns(UserWarning, match="initialized at random"):
+        assert bf.TextClassifier.from_pretrained(tiny_copy, ["a", "b"]).labels == ["a", "b"]
+
+
 @pytest.mark.parametrize("names", [None, {"0": "a", "1": "b"}])
 def test_a_head_without_a_name_for_each_label(tiny_copy, names):
     _change_config(tiny_copy, id2label=names)
