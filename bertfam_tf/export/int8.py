@@ -238,7 +238,8 @@ class Int8Layers:
                     self._other(features)
                 return function(features)
 
-        traced = tf.function(answer, list(specs.values()), autograph=False)
+        # Calls of the function would warn of retracing after some exports in a process.
+        traced = tf.function(answer, list(specs.values()), autograph=False).get_concrete_function()
         batches_of_answers = [
             traced(*(tf.constant(batch[name]) for name in specs)) for batch in batches
         ]
