@@ -26,7 +26,7 @@ from bertfam_tf.recipes import evaluate, fine_tuning, read_split, run
 from bertfam_tf.recipes.directory import RunDirectory
 from bertfam_tf.recipes.reading import load_recipe
 from bertfam_tf.recipes.runs import read_runs, table
-from bertfam_tf.training.callbacks.backup import remaining
+from bertfam_tf.training.callbacks.backup import Backup, remaining
 from bertfam_tf.training.engine import Passes
 from bertfam_tf.training.optimizers import WarmupLinearDecay
 from bertfam_tf.training.settings import TrainConfig
@@ -440,6 +440,19 @@ def test_a_state_that_is_damaged(files, damage):
     with pytest.raises(ValueError, match=error):
         run(recipe)
     assert state.exists()
+
+
+@pytest.mark.parametrize(("values", "restored"), [([6, 2], [6, 2]), ([6, 2, 5, 5], [0, 0])])
+def test_metrics_of_an_epoch_of_another_version_are_not_restored(tmp_path, values, restored):
+    """They are stored by position, and would be read as other metrics."""
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    backup = Backup(tmp_path, 1)
+    backup.set_model(model)
+    backup._write({i: keras.Variable(float(value)) for i, value in enumerate(values)})
+    backup.restore(model)
+    backup.on_epoch_begin(0)
+    assert list(map(float, model.metrics_variables)) == restored
 
 
 @pytest.mark.full

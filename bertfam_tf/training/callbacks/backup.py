@@ -203,8 +203,11 @@ class Backup(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch, logs=None):
         self._begin = self.batches
-        for variable, value in zip(self.model.metrics_variables, self._metrics, strict=False):
-            variable.assign(value)
+        variables = self.model.metrics_variables
+        # Another version may have others. Metrics are then of the rest of the epoch.
+        if len(variables) == len(self._metrics):
+            for variable, value in zip(variables, self._metrics, strict=True):
+                variable.assign(value)
         self._metrics = []
 
     def on_train_batch_end(self, batch, logs=None):
