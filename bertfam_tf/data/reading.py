@@ -157,7 +157,8 @@ def read_rows(
         limit,
         skip,
     )
-    _warn_of_names(rows, columns or {})
+    if (format or format_of(files[0])) in ("tsv", "csv"):  # others have no line of names
+        _warn_of_names(rows, columns or {})
     return rows
 
 

@@ -322,6 +322,13 @@ def test_conll(tmp_path):
         read_rows(tmp_path / "t.conll", {"text": 0, "label": 4}, target=targets.Tags())
 
 
+@pytest.mark.parametrize(("name", "line"), [("t.conll", "Title O"), ("t.txt", "Title")])
+def test_only_tables_have_a_line_of_names(recwarn, tmp_path, name, line):
+    """A recipe's columns of a CoNLL file are also those that `predict` has for a text file."""
+    read_rows(_write(tmp_path, name, f"{line}\n\nBerlin O\n"), {"text": 0})
+    assert not recwarn
+
+
 def test_comments_before_a_sentence_are_no_words(tmp_path):
     comments = ["# newdoc", "# text = a tag", "# id 12-3\tdomain=en", "#\thttp://x.y [2009]"]
     sentences = "\na _ _ O\n# id x O\n\n# # # O\ntag _ _ B-x\n"
