@@ -14,7 +14,7 @@ from bertfam_tf.data.rows import InvalidRow, Row
 _BETWEEN = re.compile(rb"[ \t]+")
 _DOCUMENT = b"-DOCSTART-"
 # Comments of CoNLL-U, MultiCoNER and GermEval. A sentence may also begin with the word #.
-_COMMENT = re.compile(rb"#[ \t]+(?:(?:id|newdoc|newpar)\b|[\w.:-]+ = |https?://)")
+_COMMENT = re.compile(rb"#[ \t]+(?:id[ \t]|(?:newdoc|newpar)\b|[\w.:-]+ = |https?://)")
 
 
 def conll_rows(file: Path, word: int = 0, tag: int | None = -1) -> Iterator[Row | InvalidRow]:

@@ -334,6 +334,8 @@ def test_comments_before_a_sentence_are_no_words(tmp_path):
     sentences = "\na _ _ O\n# id x O\n\n# # # O\ntag _ _ B-x\n"
     rows = read_rows(_write(tmp_path, "t.conll", "\n".join(comments) + sentences))
     assert [text["text"] for (text,) in _elements(rows)] == [b"a #", b"# tag"]
+    rows = read_rows(_write(tmp_path, "tagged_id.conll", "#\tid\n5\tid\n"))
+    assert [text["text"] for (text,) in _elements(rows)] == [b"# 5"]
 
 
 def test_a_word_with_white_space_is_named(tmp_path):
