@@ -18,6 +18,7 @@ from bertfam_tf.data.tables import TEXT as TEXT
 from bertfam_tf.data.tables import TEXT_PAIR as TEXT_PAIR
 from bertfam_tf.data.tables import TEXTS, Columns, Fields, Stream, from_pandas, is_frame
 from bertfam_tf.names import NO_TEXT, ONE_WEIGHT, truncated_repr
+from bertfam_tf.validation import in_range
 
 _SHAPES = (
     "a list of strings, a tuple with a list for each feature, a dict or pandas.DataFrame with {}, "
@@ -63,9 +64,10 @@ def batches(
 
     Raises:
         ValueError: if the type is another one, the input is empty, values are missing, lengths
-            differ, an example has more tokens than a batch may have, or ``by_tokens`` is set for a
-            batched data set.
+            differ, an example has more tokens than a batch may have, ``by_tokens`` is set for a
+            batched data set, or ``batch_size`` is not a positive integer.
     """
+    in_range("batch_size", batch_size, at_least=1, integer=True)
     x, y, sample_weight = examples(x, y, sample_weight, fields)
     dataset = _batches(x, y, sample_weight, batch_size, by_tokens, shuffle, fields)
     weights = dataset.element_spec[2:]

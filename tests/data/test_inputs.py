@@ -177,6 +177,12 @@ def test_generators_have_one_structure():
         read()
 
 
+@pytest.mark.parametrize("size", [0, -1, 2.5, "8"])
+def test_a_batch_size_is_a_positive_integer(size):
+    with pytest.raises(ValueError, match=f"batch_size must be .*, got {size!r}"):
+        batches(["a"], batch_size=size)
+
+
 def test_sizes_of_batches():
     assert [len(x["text"]) for (x,) in batches(A, batch_size=2)] == [2, 1]
     assert [len(x["text"]) for (x,) in batches(slices(A), batch_size=2)] == [2, 1]
