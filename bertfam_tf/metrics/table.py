@@ -16,7 +16,7 @@ from bertfam_tf.names import unknown
 UNLABELLED = -1
 # Names for which Keras chooses a metric by the targets.
 _BY_TARGETS = ("accuracy", "acc", "crossentropy", "ce")
-# Metrics of Keras that some tasks refuse, of those that take logits as they are.
+# Metrics of Keras without from_logits that tasks refuse by their class.
 _REFUSED = (
     keras.metrics.CategoricalAccuracy,
     keras.metrics.F1Score,

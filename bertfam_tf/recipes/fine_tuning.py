@@ -255,7 +255,8 @@ def _validated(
     """Returns the metrics of the last validation; none unless `evaluate` would repeat it."""
     # The best epoch's weights may be loaded after it, and a callback may change them.
     changed = recipe.train.patience is not None or recipe.train.callbacks
-    if model is not task or not task.validation_scores or changed or recipe.data.dev_languages:
+    repeats = model is task and task.scored_by_validation and not recipe.data.dev_languages
+    if changed or not repeats:
         return {}
     validated = {name: values[-1] for name, values in history.items() if name.startswith("val_")}
     return {name.removeprefix("val_"): value for name, value in validated.items()}

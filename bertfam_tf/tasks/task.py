@@ -407,7 +407,7 @@ class Task(Hinted, TaskStorage, TaskInference, TaskTraining):
         """
 
     @property
-    def validation_scores(self) -> bool:
+    def scored_by_validation(self) -> bool:
         """Whether the validation of ``fit`` computes what ``score`` does."""
         # Taggers and SpanQA evaluate their answers, which is slower than the metrics of Keras.
         return self._parts.evaluation is None and type(self).score is Task.score

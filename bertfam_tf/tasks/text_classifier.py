@@ -132,16 +132,15 @@ class TextClassifier(Task):
         """Returns a metric of ``compile`` as this task computes it; see ``Task.metric``.
 
         Raises:
-            ValueError: for a metric that does not take the index of a label, and a logit for each.
+            ValueError: for a metric that does not fit the labels and logits of the task.
         """
         if type(metric) not in self._other_metrics:
             metric = super().metric(metric)
         if type(metric) in self._other_metrics:
-            name = type(metric).__name__
-            one_hot = name.endswith("CategoricalAccuracy")
-            wrong = "takes one-hot labels" if one_hot else "does not take one logit for each label"
-            use = self._other_metrics[type(metric)]
-            raise ValueError(f"keras.metrics.{name} {wrong}; use {use}.")
+            raise ValueError(
+                f"keras.metrics.{type(metric).__name__} does not fit the labels and logits of a "
+                f"{type(self).__name__}; use {self._other_metrics[type(metric)]}."
+            )
         return metric
 
     def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> TaskComponents:

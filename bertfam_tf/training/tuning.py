@@ -18,8 +18,8 @@ def freeze(backbone: Backbone, blocks: int | None = None) -> None:
     """Freezes layers, and disables their dropout.
 
     Frozen layers then compute the same features of a text in every epoch, as in feature-based
-    transfer (Peters, Ruder and Smith 2019, arXiv 1903.05987). Call it before ``compile``. To train
-    them later, set ``backbone.trainable`` instead, which keeps their dropout.
+    transfer (Peters, Ruder and Smith 2019, arXiv 1903.05987). Call it before ``compile``. It cannot
+    be undone; for layers that are trained later, set ``backbone.trainable``, which keeps dropout.
 
     Args:
         backbone: a task's ``backbone``.

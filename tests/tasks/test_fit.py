@@ -355,7 +355,7 @@ def test_an_unknown_label_is_named(reader, verb, kind, wrong, known):
         ((TEXTS,), "No labels were given with the texts"),
         ((slices(TEXTS),), "No labels were given with the texts"),
         ((TEXTS, [0.0] * 6), "labels must be names or indices, got the float64 0.0"),
-        ((TEXTS, ["neutral", None] * 3), "The label 'None' is not one of"),
+        ((TEXTS, ["neutral", None] * 3), "Row 1 of 'the labels' is missing"),
         ((TEXTS, [True] * 6), "The label 'True' is not one of"),
         ((TEXTS, np.eye(3, dtype=int)[NUMBERS]), r"labels must be a vector.*\(6, 3\)"),
         ((slices((TEXTS, np.eye(3)[NUMBERS])),), r"labels must be a vector.*\(None, 3\)"),

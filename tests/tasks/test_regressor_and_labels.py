@@ -112,7 +112,7 @@ def test_a_stored_head_of_one_score_is_used(smallest):
         (["1", "1e99"] * 4, "^The label '1e99' is not a finite number"),
         (["1", "1.2.3"] * 4, "^The label '1.2.3' is not a finite number"),
         ([1.0, float("inf")] * 4, "^The label 'inf' is not a finite number"),
-        ([1.0, None] * 4, "^The label 'None' is not a finite number"),
+        ([1.0, None] * 4, "^Row 1 of 'the labels' is missing"),
         ([True] * 8, "^The label 'True' is not a finite number"),
         ([[1.0]] * 8, r"labels must be a vector, one for each text, got shape \(8, 1\)"),
     ],
@@ -294,13 +294,16 @@ def test_metrics_of_independent_labels(several, form):
     ("metric", "error"),
     [
         (keras.metrics.BinaryAccuracy(), "must have threshold=0.0, which is a probability of 0.5"),
-        (keras.metrics.F1Score(threshold=0.5), 'F1Score does not take .*; use "micro_f1"'),
-        ("f1_score", 'F1Score does not take .*; use "micro_f1"'),
-        (keras.metrics.F1Score, 'F1Score does not take .*; use "micro_f1"'),
-        ("FBetaScore", 'FBetaScore does not take .*; use "micro_f1"'),
+        (keras.metrics.F1Score(threshold=0.5), 'F1Score does not fit .*; use "micro_f1"'),
+        ("f1_score", 'F1Score does not fit .*; use "micro_f1"'),
+        (keras.metrics.F1Score, 'F1Score does not fit .*; use "micro_f1"'),
+        ("FBetaScore", 'FBetaScore does not fit .*; use "micro_f1"'),
         (keras.metrics.BinaryCrossentropy(), "BinaryCrossentropy must have from_logits=True"),
         (keras.metrics.AUC(multi_label=True), "AUC must have from_logits=True"),
-        (keras.metrics.Precision(), 'not take one logit for each label; use "micro_f1"'),
+        (
+            keras.metrics.Precision(),
+            'Precision does not fit .* MultiLabelClassifier; use "micro_f1"',
+        ),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -319,7 +322,7 @@ def test_metrics_that_take_probabilities(several, metric, error):
 )
 def test_metrics_that_take_one_score(smallest, metric, other):
     task = bf.TextClassifier.from_pretrained(smallest, ["no", "yes"], **QUIET)
-    with pytest.raises(ValueError, match=f'one logit for each label; use "{other}"'):
+    with pytest.raises(ValueError, match=f'logits of a TextClassifier; use "{other}"'):
         task.compile(metrics=[metric])
 
 
@@ -330,5 +333,5 @@ def test_metrics_that_take_one_score(smallest, metric, other):
 )
 def test_metrics_of_one_hot_labels(smallest, metric):
     task = bf.TextClassifier.from_pretrained(smallest, ["no", "yes"], **QUIET)
-    with pytest.raises(ValueError, match="CategoricalAccuracy takes one-hot labels; use "):
+    with pytest.raises(ValueError, match="CategoricalAccuracy does not fit the labels and logits"):
         task.compile(metrics=[metric])
