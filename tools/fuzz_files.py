@@ -32,6 +32,7 @@ from typing import Any
 from tqdm import tqdm
 
 from tests.support import file_mutations
+from tests.support.compare_tokenizers import markdown
 from tests.support.fuzz_subjects import ROOT, subjects
 from tests.support.mutated_values import EXECUTED
 
@@ -261,21 +262,16 @@ def report(results: list[dict[str, Any]], seed: int) -> str:
             f"{result.get('verb')} of {result.get('subject')}, {result.get('mutation')}"
         )
 
-    lines = [
-        "# Damaged and hostile files",
-        "",
-        f"`python -m tools.fuzz_files --cases {len(results)} --seed {seed}`: "
-        f"{len(results)} cases over {len(subjects_of)} kinds of directory.",
-        "",
-        "| outcome | cases |",
-        "|---|---|",
-        *(f"| {outcome} | {count} |" for outcome, count in outcomes.most_common()),
-        "",
-        f"Escapes: {sum(n for o, n in outcomes.items() if o.startswith('ESCAPE'))}. "
-        f"Slowest: {of(slowest)}. Most memory: {of(largest)}.",
-        "",
-    ]
-    return "\n".join(lines)
+    return f"""# Damaged and hostile files
+
+`python -m tools.fuzz_files --cases {len(results)} --seed {seed}`: {len(results)} cases over \
+{len(subjects_of)} kinds of directory.
+
+{markdown(["outcome", "cases"], outcomes.most_common())}
+
+Escapes: {sum(n for o, n in outcomes.items() if o.startswith("ESCAPE"))}. \
+Slowest: {of(slowest)}. Most memory: {of(largest)}.
+"""
 
 
 def main() -> int:
@@ -285,7 +281,6 @@ def main() -> int:
     parser.add_argument(
         "--only", type=int, nargs="*", help="run these cases, and print all of them"
     )
-    parser.add_argument("--subjects", nargs="+", help="only these directories, such as byte_bpe")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--output", type=Path, help="the file of the table")
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
@@ -297,9 +292,6 @@ def main() -> int:
         base, log = Path(scratch, "base"), Path(scratch, "log")
         base.mkdir()
         made = subjects(base)
-        if unknown := set(options.subjects or ()) - set(made):
-            parser.error(f"no subject {', '.join(sorted(unknown))}; there are {', '.join(made)}")
-        made = {name: made[name] for name in options.subjects or made}
         check_subjects(base, made)
         (base / "subjects.json").write_text(json.dumps(made))
         numbers = list(options.only or range(options.cases))

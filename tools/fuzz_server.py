@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 from tqdm import tqdm
 
 from tests.support.checkout import serve
+from tests.support.compare_tokenizers import markdown
 from tests.support.fuzz_exports import Exports
 from tests.support.fuzz_requests import Case, case
 from tests.support.fuzz_tasks import EXPORTS, write
@@ -243,18 +244,14 @@ def table(report: Report) -> str:
     """Kinds down, statuses across."""
     statuses = sorted({status for _, status in report.counts})
     kinds = sorted({kind for kind, _ in report.counts})
-    widths = [max(6, len(status)) for status in statuses]
-    heads = [f"{s:>{w}}" for s, w in zip(statuses, widths, strict=True)]
-    lines = [f"| {'kind':16} | {' | '.join(heads)} |    all |"]
-    lines.append(f"|:{'-' * 17}|{''.join('-' * (w + 1) + ':|' for w in widths)}-------:|")
+    rows = []
     for kind in [*kinds, "all"]:
         counts = [
             sum(n for (k, s), n in report.counts.items() if s == status and kind in (k, "all"))
             for status in statuses
         ]
-        cells = [f"{n or '':>{w}}" for n, w in zip(counts, widths, strict=True)]
-        lines.append(f"| {kind:16} | {' | '.join(cells)} | {sum(counts):>6} |")
-    return "\n".join(lines)
+        rows.append([kind, *(count or "" for count in counts), sum(counts)])
+    return markdown(["kind", *statuses, "all"], rows)
 
 
 def main() -> int:
@@ -264,14 +261,11 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="(%(default)s)")
     parser.add_argument("--only", type=int, help="the number of one case, to see it again")
     parser.add_argument("--threads", type=int, default=4, help="at a time (%(default)s)")
-    parser.add_argument(
-        "--exports", nargs="*", default=list(EXPORTS), choices=list(EXPORTS), help="(all)"
-    )
     parser.add_argument("--keep", type=Path, help="where exports are written, and found again")
     parser.add_argument("flags", nargs="*", help="further arguments of the server, after --")
     options = parser.parse_args()
     numbers = list(range(options.cases)) if options.only is None else [options.only]
-    with server(*options.flags, exports=options.exports, keep=options.keep) as running:
+    with server(*options.flags, exports=list(EXPORTS), keep=options.keep) as running:
         report = Report(collections.Counter(), [], collections.Counter())
         resident = [running.resident_mib()]
         for start in range(0, len(numbers), _PART):

@@ -307,7 +307,7 @@ def complete(values: Any, name: str) -> Any:
     return values
 
 
-def values_of(x: Any, name: str = "") -> Any:
+def values_of(x: Any, name: str) -> Any:
     """Returns one column of another library as a list, and anything else unchanged.
 
     Raises:

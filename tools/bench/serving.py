@@ -8,8 +8,7 @@ Two versions of a classifier are exported that answer each text differently. The
 of its own, begins with the first; in the middle of the load the second is copied in beside it,
 under a temporary name, and renamed. Half of the requests come before that, half when the new
 version alone is served, and as many as it takes between. Every answer is compared with both
-versions'. Server and client share the machine; what the client alone can do is measured on a server
-that does nothing.
+versions'. Server and client share the machine.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ import os
 import platform
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -141,43 +139,7 @@ def measure(versions: list[Path], mode: str, requests: int, swaps: bool) -> list
     ]
 
 
-def ceiling(requests: int) -> float:
-    """Answers per second of the same client from a server with a constant answer."""
-    with subprocess.Popen(
-        [sys.executable, "-c", _NOTHING], stdout=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            target = load_test.target(process.stdout.readline().strip())
-            load = load_test.load(target, texts(), requests=requests, concurrency=CONCURRENCY)
-            return asyncio.run(load).throughput
-        finally:
-            process.terminate()
-
-
-_NOTHING = """
-import asyncio
-from aiohttp import web
-
-async def answer(request):
-    await request.read()
-    return web.Response(text='{"predictions": [{"label": "neutral", "scores": [0.3, 0.4, 0.3]}]}')
-
-async def main():
-    app = web.Application()
-    app.router.add_post("/v1/models/nothing:predict", answer)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    port = runner.addresses[0][1]
-    print(f"http://127.0.0.1:{port}/v1/models/nothing", flush=True)
-    await asyncio.Event().wait()
-
-asyncio.run(main())
-"""
-
-
-def _document(checkpoint: str, rows: list[list[str]], limit: float) -> str:
+def _document(checkpoint: str, rows: list[list[str]]) -> str:
     packages = ("tensorflow", "tensorflow-text", "uvicorn", "aiohttp")
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages)
     what = "a tiny classifier" if checkpoint == str(TINY) else checkpoint
@@ -187,8 +149,7 @@ def _document(checkpoint: str, rows: list[list[str]], limit: float) -> str:
         f"{os.cpu_count()} cores for server and client together: {versions}.\n\n"
         f"{what.capitalize()}, one sentence of SST-2 per request, {CONCURRENCY} concurrent "
         f"requests: {REQUESTS // 2:,} requests, then those during a swap to a new version, then "
-        f"{REQUESTS // 2:,}. The client alone, over REST with a server that returns a constant "
-        f"answer: {limit:,.0f} answers/s.\n\n{markdown(_HEAD, rows)}\n"
+        f"{REQUESTS // 2:,}.\n\n{markdown(_HEAD, rows)}\n"
     )
 
 
@@ -202,14 +163,12 @@ def main() -> None:
     rows = []
     with tempfile.TemporaryDirectory() as directory:
         versions = exports(options.checkpoint, Path(directory))
-        limit = ceiling(min(options.requests, 5000))
-        print(f"the client alone: {limit:,.0f} answers/s", flush=True)
         for mode in options.modes:
             print(f"{mode}:", flush=True)
             rows.append(measure(versions, mode, options.requests, options.swap))
     if options.requests >= REQUESTS and options.swap and options.modes == list(MODES):
         sections = re.search(r"^## .*", RESULT.read_text("utf-8"), re.MULTILINE | re.DOTALL)
-        document = _document(options.checkpoint, rows, limit)
+        document = _document(options.checkpoint, rows)
         RESULT.write_text(document + (f"\n{sections[0]}" if sections else ""), "utf-8")
 
 

@@ -7,7 +7,7 @@
 threads. The sentences are from SST-2 dev; each client sends its next request when it has the answer
 to the last. Servers are processes of their own, take turns, and wait while another one is measured;
 server and client share the machine. Medians over the rounds. Each command replaces its sections of
-tools/results/serving_load.md. `--exports DIR` keeps the exports for the next command.
+tools/results/serving_load.md.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def peers() -> list[Variant]:
     cores = str(len(os.sched_getaffinity(0)))
     found = [
         Variant(f"bertfam serve, {dtype}", schemes=("http",), variant=variant)
-        for dtype, variant in (("float32", "unpadded"), ("int8", "int8"))
+        for dtype, variant in (("float32", "unpadded"), ("bfloat16", "bfloat16"), ("int8", "int8"))
     ]
     for dtype in ("float32", "int8"):
         for how, budget in ((f"{cores} at once", (cores, "1")), (f"{cores} threads", ("1", cores))):
@@ -204,7 +204,8 @@ def section(title: str, rows: list[list[str]], rounds: int) -> str:
     packages = ["tensorflow", "tensorflow-text", "uvicorn", "grpcio"]
     packages += ["onnxruntime", "starlette"] if "ONNX" in title else []
     onednn = ", TF_ENABLE_ONEDNN_OPTS=1" if os.environ.get("TF_ENABLE_ONEDNN_OPTS") else ""
-    command = " ".join(["python -m tools.bench.serving_speed", *_public(sys.argv[1:])])
+    command = " ".join(["python -m tools.bench.serving_speed", *sys.argv[1:]])
+    command = re.sub(r"--models \S+", "--models DIR", command)
     return (
         f"## {title}\n\n"
         f"`{command}`, {datetime.date.today()}, {machine.cpu()} ({', '.join(machine.vectors())}), "
@@ -214,12 +215,6 @@ def section(title: str, rows: list[list[str]], rounds: int) -> str:
         f"{rounds} rounds, in turns, with the lowest and highest. The ratio is to the first row of "
         f"its group.\n\n{markdown(_HEAD, rows)}\n"
     )
-
-
-def _public(arguments: list[str]) -> list[str]:
-    """The arguments without directories of this machine."""
-    text = re.sub(r" --exports \S+", "", " ".join(arguments))
-    return re.sub(r"--models \S+", "--models DIR", text).split()
 
 
 def write(title: str, text: str) -> None:
@@ -234,29 +229,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("table", choices=TABLES)
     parser.add_argument("--models", type=Path, help="exports and ONNX files, for peers")
-    parser.add_argument("--exports", type=Path, help="a directory for the exports (temporary)")
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 4, 16])
     parser.add_argument("--requests", type=int, default=300, help="(%(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="(%(default)s)")
-    parser.add_argument(
-        "--batching", choices=_BATCHING, nargs="+", default=list(_BATCHING), help="(all)"
-    )
-    parser.add_argument("--dry-run", action="store_true", help="write nothing")
     options = parser.parse_args()
     title, variants = TABLES[options.table]
-    with tempfile.TemporaryDirectory() as temporary:
-        directory = options.exports or Path(temporary)
-        for batching in options.batching:
+    with tempfile.TemporaryDirectory() as directory:
+        for batching in _BATCHING:
             group = [v for v in variants() if v.batching == batching]
             if not group:
                 continue
             sizes = (options.clients, options.requests, options.rounds)
-            rows = measure(group, directory, options.models, *sizes)
+            rows = measure(group, Path(directory), options.models, *sizes)
             name = f"{title}, {_BATCHING[batching]}"
             text = section(name, rows, options.rounds)
             print(text, flush=True)
-            if not options.dry_run:
-                write(name, text)
+            write(name, text)
 
 
 if __name__ == "__main__":
