@@ -14,13 +14,14 @@ import tensorflow as tf
 
 from bertfam_tf.models import Backbone
 from bertfam_tf.names import unknown
-from bertfam_tf.objectives.objective import Batch, Objective, SumAndCount
 from bertfam_tf.tasks import storage
 from bertfam_tf.tasks.sampling import batches_per_task
 from bertfam_tf.tasks.task import Task
+from bertfam_tf.tasks.task_objective import TaskObjective
 from bertfam_tf.tasks.task_storage import keras_format
 from bertfam_tf.tasks.text_learner import TextLearner, columns, renamed
 from bertfam_tf.text import Tokenizer
+from bertfam_tf.training import replicas
 from bertfam_tf.training.learner import Untracked
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
@@ -90,6 +91,7 @@ class MultiTask(TextLearner):
                 ],
                 **{"name": "multi_task", **kwargs},
             )
+            self._own_loss = keras.metrics.Mean("loss")
         self.dtype_policy = first.dtype_policy
         self._validated: frozenset[str] = frozenset()
 
@@ -132,7 +134,7 @@ class MultiTask(TextLearner):
             return []
         # Not the metrics of the tasks, which may have been compiled and evaluated alone.
         return [
-            self._losses_seen,
+            self._own_loss if self._overrides_loss else self._losses_seen,
             *(metric for metrics in self._metrics_by_task.values() for metric in metrics),
         ]
 
@@ -168,18 +170,11 @@ class MultiTask(TextLearner):
             self._metrics_by_task = {}
             for name, task in self._named.value.items():
                 default = task.components.metrics
-                own: list[keras.metrics.Metric] = [] if default is None else default()
                 if name in chosen:
                     task.compile(metrics=chosen[name])
-                    # To Keras, the name of an accuracy depends on the targets.
-                    default_metrics = {metric.name: metric for metric in own}
-                    own = [
-                        default_metrics.get(metric) or keras.metrics.get(task.metric(metric))
-                        for metric in chosen[name]
-                    ]
-                for metric in own:
-                    # A metric of an earlier call has the name already.
-                    metric.name = f"{name}_{metric.name.removeprefix(f'{name}_')}"
+                    own = [_as_metric(task.metric(metric)) for metric in chosen[name]]
+                else:
+                    own = [] if default is None else default()
                 self._metrics_by_task[name] = own
         super().compile(optimizer, **kwargs)
 
@@ -277,6 +272,20 @@ class MultiTask(TextLearner):
             for metric in metrics:
                 metric.update_state(y[name], y_pred[name])
         return self.get_metrics_result()
+
+    def _compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+        loss = super()._compute_loss(*args, **kwargs)
+        if self._overrides_loss:
+            # Keras would weigh it by the number of examples of the first task.
+            self._own_loss.update_state(loss)
+        return loss
+
+    def get_metrics_result(self) -> dict[str, Any]:
+        loss = (self._own_loss if self._overrides_loss else self._losses_seen).result()
+        results = loss if isinstance(loss, dict) else {"loss": loss}
+        for name, metrics in self._metrics_by_task.items():
+            results |= {f"{name}_{metric.name}": metric.result() for metric in metrics}
+        return replicas.reducible(results)
 
     def count_batch(self, inputs: Any) -> Any:
         return sum(super(MultiTask, self).count_batch(features) for features in inputs.values())
@@ -430,32 +439,11 @@ class MultiTask(TextLearner):
         return [stream.map(complete(name)) for name, stream in streams.items()]
 
 
-class TaskObjective:
-    """An objective of one of several tasks.
-
-    Args:
-        task: its name.
-        objective: the task's objective.
-        weight: the weight of its losses.
-    """
-
-    def __init__(self, task: str, objective: Objective, weight: float):
-        self.task = task
-        self.objective = objective
-        self.heads = objective.heads
-        self.weights: Mapping[str, float] = {
-            f"{task}_{name}": weight * x for name, x in objective.weights.items()
-        }
-        reported = getattr(objective, "metrics", {})
-        self.metrics = {f"{task}_{name}": function for name, function in reported.items()}
-
-    def loss(
-        self, outputs: Any, heads: Mapping[str, keras.layers.Layer], batch: Batch
-    ) -> dict[str, SumAndCount]:
-        weights = None if batch.weights is None else batch.weights.get(self.task)
-        own = Batch(batch.inputs[self.task], batch.targets[self.task], weights)
-        losses = self.objective.loss(outputs[self.task], heads, own)
-        return {f"{self.task}_{name}": value for name, value in losses.items()}
+def _as_metric(metric: Any) -> keras.metrics.Metric:
+    """Returns a metric of ``compile`` as an object."""
+    metric = keras.metrics.get(metric)
+    is_object = isinstance(metric, keras.metrics.Metric)
+    return metric if is_object else keras.metrics.MeanMetricWrapper(metric, metric.__name__)
 
 
 def _check(tasks: Mapping[str, Task]) -> None:

@@ -160,7 +160,37 @@ def test_a_metric_of_an_earlier_compile_keeps_its_name(smallest):
     metric = keras.metrics.SparseCategoricalAccuracy(name="right")
     for _ in range(2):
         model.compile(metrics={"film": [metric]})
-        assert "film_right" in [each.name for each in model.metrics]
+        assert "film_right" in model.get_metrics_result()
+    assert metric.name == "right"
+
+
+def test_a_metric_whose_name_begins_with_its_task_s(smallest):
+    model = bf.MultiTask(_tasks(smallest))
+
+    def film_mean(y_true, y_pred):
+        return keras.ops.mean(y_pred, axis=-1)
+
+    model.compile(
+        metrics={"film": [keras.metrics.SparseCategoricalAccuracy("film_top"), film_mean]}
+    )
+    assert {"film_film_top", "film_film_mean"} < model.get_metrics_result().keys()
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("eager", [False, True])
+def test_the_loss_of_a_subclass_is_reported(smallest, eager):
+    class Shifted(bf.MultiTask):
+        def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+            return 100 + super().compute_loss(x, y, y_pred, sample_weight, training)
+
+    data = {name: DATA[name] for name in ("film", "score")}
+    tasks = _tasks(smallest)
+    model = Shifted({name: tasks[name] for name in data})
+    model.compile(keras.optimizers.SGD(0.0), run_eagerly=eager)
+    losses = [scores["loss"] for scores in model.evaluate(data, verbose=0).values()]
+    history = model.fit(data, validation_data=data, verbose=0).history
+    for name in ("loss", "val_loss"):  # the mean of two steps
+        assert history[name] == pytest.approx([100 + sum(losses) / 2])
 
 
 @pytest.mark.extended
