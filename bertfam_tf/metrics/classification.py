@@ -47,6 +47,8 @@ class _BinaryCounts(_Counts):
 def _check_two(metric: keras.metrics.Metric, y_true: Any, y_pred: Any) -> None:
     name = type(metric).__name__
     scores = y_pred.shape[-1] if len(y_pred.shape) > 1 else 1
+    if len(y_pred.shape) > 2:
+        raise ValueError(f"y_pred of {name} must be scores (batch, 2), got {y_pred.shape}.")
     if scores != 2:
         raise ValueError(f"y_pred of {name} must be scores of 2 labels, got {scores}.")
     if len(y_true.shape) > 1 and y_true.shape[-1] not in (1, None):

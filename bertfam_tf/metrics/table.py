@@ -8,6 +8,7 @@ from typing import Any
 import keras
 
 from bertfam_tf.metrics.classification import AUC, F1, Matthews, MicroF1, Precision, Recall
+from bertfam_tf.metrics.compatible import Compatible
 from bertfam_tf.metrics.correlation import Pearson, Spearman
 from bertfam_tf.metrics.ranking import MRR, NDCG
 from bertfam_tf.names import unknown
@@ -15,14 +16,7 @@ from bertfam_tf.names import unknown
 # The target of a token without a label: every token of a word but the first.
 UNLABELLED = -1
 # Names for which Keras chooses a metric by the targets.
-_BY_TARGETS = ("accuracy", "acc", "crossentropy", "ce")
-# Metrics of Keras without from_logits that tasks refuse by their class.
-_REFUSED = (
-    keras.metrics.CategoricalAccuracy,
-    keras.metrics.F1Score,
-    keras.metrics.FBetaScore,
-    keras.metrics.TopKCategoricalAccuracy,
-)
+_BY_TARGETS = ("accuracy", "acc")
 METRICS: dict[str, Callable[[], keras.metrics.Metric]] = {
     "auc": AUC,
     "f1": F1,
@@ -37,14 +31,22 @@ METRICS: dict[str, Callable[[], keras.metrics.Metric]] = {
 }
 
 
-def by_name(metric: Any) -> Any:
+def by_name(metric: Any, compatible: Compatible | None = None, task: str = "task") -> Any:
     """Returns a metric for ``compile``, by its name in ``METRICS``, in any case as in Keras.
 
     Names and objects of Keras are returned as ``of_logits`` returns them.
 
+    Args:
+        metric: a name, function, class or object.
+        compatible, task: the same as for ``of_logits``.
+
     Raises:
         ValueError: for an unknown name; and as ``of_logits``.
     """
+    if compatible is not None and isinstance(metric, str) and metric.lower() in _BY_TARGETS:
+        if compatible.accuracy is not None:
+            return compatible.accuracy(metric)
+        compatible.check("Accuracy", "metrics", task)
     metric_class = METRICS.get(metric.lower()) if isinstance(metric, str) else None
     if metric_class is not None:
         return metric_class()
@@ -53,20 +55,27 @@ def by_name(metric: Any) -> Any:
             keras.metrics.get(metric)
         except ValueError:
             raise ValueError(unknown("metric", metric, {*METRICS, *_BY_TARGETS})) from None
-    return of_logits(metric, keras.metrics)
+    return of_logits(metric, keras.metrics, compatible, task)
 
 
-def of_logits(function: Any, module: Any) -> Any:
+def of_logits(
+    function: Any, module: Any, compatible: Compatible | None = None, task: str = "task"
+) -> Any:
     """Returns a loss or metric of Keras that takes logits, which tasks compute.
 
     Args:
         function: a name, function, class or object. The result for the first three has
             ``from_logits=True``, or a threshold of 0; everything else is returned unchanged.
         module: ``keras.losses`` or ``keras.metrics``.
+        compatible: what takes the task's labels; None for anything.
+        task: the name of the task, for errors.
 
     Raises:
-        ValueError: for an object that takes probabilities.
+        ValueError: for an object that takes probabilities, or a class that is not compatible.
     """
+    kind = _kind(function, module)
+    if compatible is not None and kind is not None:
+        compatible.check(kind.__name__, module.__name__.rpartition(".")[2], task)
     if isinstance(function, keras.losses.Loss | keras.metrics.Metric):
         config = function.get_config()
         if config.get("from_logits") is False:
@@ -75,19 +84,25 @@ def of_logits(function: Any, module: Any) -> Any:
             expected = "threshold=0.0, which is a probability of 0.5"
         elif isinstance(function, keras.metrics.FBetaScore) and config["threshold"] is not None:
             expected = "no threshold, which it compares with probabilities"
+        elif (
+            compatible is not None
+            and compatible.ignore_class is not None
+            and config.get("ignore_class", compatible.ignore_class) != compatible.ignore_class
+        ):
+            raise ValueError(
+                f"{type(function).__name__} must have ignore_class={compatible.ignore_class}, the "
+                f"label of tokens without one in a {task}, got {config['ignore_class']}."
+            )
         else:
             return function
         name = type(function).__name__
         raise ValueError(f"{name} must have {expected}, because tasks compute logits.")
-    kind = _kind(function, module)
     known = {} if kind is None else inspect.signature(kind).parameters
     options: dict[str, Any] = {"from_logits": True} if "from_logits" in known else {}
     if "ignore_class" in known:
         options["ignore_class"] = UNLABELLED
     if kind is keras.metrics.BinaryAccuracy:
         options["threshold"] = 0.0
-    if kind in _REFUSED:
-        return kind()  # as Keras makes it in compile, so that tasks see it
     return function if kind is None or not options else kind(**options)
 
 
@@ -98,6 +113,7 @@ def _kind(function: Any, module: Any) -> Any:
         with suppress(ValueError):
             function = module.get(function)
     name = getattr(function, "__name__", type(function).__name__)
-    kind = getattr(module, "".join(word[:1].upper() + word[1:] for word in name.split("_")), None)
+    classes = {key.lower(): kind for key, kind in vars(module).items() if isinstance(kind, type)}
+    kind = classes.get(name.replace("_", "").lower())
     known = (kind, getattr(module, name, None))
-    return kind if function in known or isinstance(function, kind or ()) else None
+    return kind if function in known or type(function) is kind else None

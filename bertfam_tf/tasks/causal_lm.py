@@ -17,6 +17,7 @@ from bertfam_tf import generation, heads, layers, registry
 from bertfam_tf.data.inputs import TEXT, as_text
 from bertfam_tf.generation import Options as GenerationOptions
 from bertfam_tf.hints import hint
+from bertfam_tf.metrics.compatible import CLASSES
 from bertfam_tf.models import Backbone
 from bertfam_tf.names import unknown
 from bertfam_tf.objectives import next_tokens
@@ -158,6 +159,14 @@ class CausalLM(ScoresTexts, Task):
         if not record.is_causal:
             raise ValueError(f"{family} is not causal: its tokens attend to later ones.")
         return _HEAD
+
+    def compile(self, optimizer: Any = None, loss: Any = None, **kwargs: Any) -> None:
+        if kwargs.get("metrics"):
+            raise ValueError(
+                f"metrics of a {type(self).__name__} would count padding, got "
+                f"{kwargs['metrics']}; pass weighted_metrics."
+            )
+        super().compile(optimizer, loss, **kwargs)
 
     def forget_graphs(self) -> None:
         super().forget_graphs()
@@ -389,6 +398,8 @@ class CausalLM(ScoresTexts, Task):
 
 class _NextTokens(Targets):
     """The token after each, int32 (windows, length), weighted by 1.0 where there is one."""
+
+    compatible = CLASSES
 
     def check(self, y: Any) -> None:
         if y is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import keras
 import numpy as np
@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from bertfam_tf.data.inputs import LABEL
 from bertfam_tf.heads import Head
+from bertfam_tf.metrics.compatible import Compatible
 from bertfam_tf.names import NO_CLASS_WEIGHT, ONE_WEIGHT
 from bertfam_tf.objectives.objective import Objective, SumAndCount
 from bertfam_tf.tasks.preprocessing import Preprocessor
@@ -70,10 +71,12 @@ class Targets:
     Attributes:
         padding: the value at padding, for targets with a value for each token.
         classes: the number of classes, of which each example has one; 0 for other targets.
+        compatible: the losses and metrics of Keras that take the targets; None for any.
     """
 
     padding: int = 0
     classes: int = 0
+    compatible: ClassVar[Compatible | None] = None
 
     def prepared(self, x: Any, y: Any) -> tuple[Any, Any]:
         """Converts the texts and labels of users to arrays or a data set of a single structure."""

@@ -13,6 +13,7 @@ import tensorflow as tf
 from bertfam_tf import heads
 from bertfam_tf.corpora import Masking
 from bertfam_tf.data.inputs import TEXT, Fields
+from bertfam_tf.metrics.compatible import Compatible
 from bertfam_tf.models import Backbone
 from bertfam_tf.names import truncated
 from bertfam_tf.objectives import MaskedTokens
@@ -339,6 +340,10 @@ class _MaskedWindows(TextWindows):
 
 class _MaskedTokens(Targets):
     """The masked tokens and their positions, as ``objectives.MaskedTokens`` reads them."""
+
+    compatible = Compatible(
+        losses="", metrics="", metric="no metrics: it reports accuracy and perplexity"
+    )
 
     def check(self, y: Any) -> None:
         if y is not None:

@@ -15,6 +15,7 @@ import tensorflow as tf
 from bertfam_tf.data import targets
 from bertfam_tf.data.labels import index_of, not_listed
 from bertfam_tf.metrics import MicroF1
+from bertfam_tf.metrics.compatible import DECISIONS
 from bertfam_tf.models import Backbone
 from bertfam_tf.objectives.objective import SumAndCount
 from bertfam_tf.tasks.components import (
@@ -87,15 +88,6 @@ class MultiLabelClassifier(TextClassifier):
     options_type = MultiLabelOptions
     labels_type = targets.Names  # type: ignore[assignment]
     problem_type = "multi_label_classification"
-    _other_metrics = dict.fromkeys(
-        (
-            keras.metrics.F1Score,
-            keras.metrics.FBetaScore,
-            keras.metrics.Precision,
-            keras.metrics.Recall,
-        ),
-        '"micro_f1"',
-    )
 
     def __init__(
         self,
@@ -119,13 +111,6 @@ class MultiLabelClassifier(TextClassifier):
         **options: Unpack[PretrainedMultiLabelArguments],
     ) -> Self:
         return super().from_pretrained(path, labels, **options)  # type: ignore[misc]
-
-    def metric(self, metric: Any) -> Any:
-        """Returns a metric like ``TextClassifier.metric``; ``"accuracy"`` is the fraction of right
-        decisions, at a score of 0.5."""
-        if metric in ("accuracy", "acc"):
-            return keras.metrics.BinaryAccuracy(metric, threshold=0.0)
-        return super().metric(metric)
 
     @property
     def threshold(self) -> float:
@@ -197,6 +182,8 @@ class MultiLabelTargets(Targets):
     Args:
         labels: their names, in order.
     """
+
+    compatible = DECISIONS
 
     def __init__(self, labels: Sequence[str]):
         self.labels = list(labels)

@@ -17,6 +17,7 @@ from bertfam_tf.data import targets
 from bertfam_tf.data.errors import MARK
 from bertfam_tf.data.inputs import TEXT, Fields, as_text
 from bertfam_tf.data.labels import index_of, not_listed
+from bertfam_tf.metrics.compatible import CLASSES
 from bertfam_tf.models import Backbone
 from bertfam_tf.tasks.components import Targets, TaskComponents, Tensors, label_vector
 from bertfam_tf.tasks.options import LoadingArguments, PairArguments, PairOptions, option
@@ -207,6 +208,8 @@ class _ChoiceTargets(Targets):
     Args:
         count: the number of choices.
     """
+
+    compatible = CLASSES
 
     def __init__(self, count: int):
         self.count = count

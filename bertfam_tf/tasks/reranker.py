@@ -18,6 +18,7 @@ from bertfam_tf.data.inputs import LABEL, Fields, texts_of
 from bertfam_tf.data.labels import numbers_of, within
 from bertfam_tf.data.tables import Columns
 from bertfam_tf.metrics import MRR, NDCG
+from bertfam_tf.metrics.compatible import RELEVANCE
 from bertfam_tf.models import Backbone
 from bertfam_tf.names import NO_TEXT
 from bertfam_tf.objectives.objective import SumAndCount
@@ -343,6 +344,8 @@ class _Relevance(Targets):
     Args:
         objective: the task's objective.
     """
+
+    compatible = RELEVANCE
 
     def __init__(self, objective: Ranking):
         self.objective = objective

@@ -29,6 +29,7 @@ from bertfam_tf.tasks.span_targets import (
     QUESTION,
     SPACES,
     START,
+    SpanAccuracy,
     SpanTargets,
     first_true,
     gold_answers,
@@ -105,11 +106,6 @@ def _starts_and_ends(logits: Any, inputs: Any, targets: Any) -> tuple[Any, Any]:
     # Logits that a distillation reads from files are padded with zeros.
     scores = keras.ops.transpose(_without_padding(logits, inputs), (0, 2, 1))
     return scores, keras.ops.ones_like(scores[..., 0], dtype="float32")
-
-
-def _both_right(y_true: Any, y_pred: Any) -> Any:
-    right = keras.ops.equal(keras.ops.argmax(y_pred, axis=1), keras.ops.cast(y_true, "int64"))
-    return keras.ops.cast(keras.ops.all(right, axis=-1), "float32")
 
 
 class SpanArguments(FeatureArguments, total=False):
@@ -225,7 +221,7 @@ class SpanQA(Task):
             to_python=_to_python,
             targets=SpanTargets(),
             loss=span_loss,
-            metrics=lambda: [keras.metrics.MeanMetricWrapper(_both_right, name="accuracy")],
+            metrics=lambda: [SpanAccuracy()],
             evaluation=Evaluation(
                 lambda features, *rest: self.answer(features), _scores, SpanTargets.with_gold
             ),

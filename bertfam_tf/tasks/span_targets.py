@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
 from bertfam_tf.data.errors import MARK
 from bertfam_tf.data.inputs import as_text
 from bertfam_tf.data.targets import pairs_of
+from bertfam_tf.metrics.compatible import Compatible
 from bertfam_tf.tasks.components import Targets, labels_apart
 from bertfam_tf.text.characters import Characters
 
@@ -19,8 +21,24 @@ ANSWER, START, GOLD = "answer", "answer_start", "answers"
 SPACES = r"[\s\x{0B}\x{85}\pZ]+"
 
 
+@keras.saving.register_keras_serializable(package="bertfam_tf")
+class SpanAccuracy(keras.metrics.Mean):
+    """The fraction of windows whose first and last positions are both right."""
+
+    def __init__(self, name: str = "accuracy", **kwargs: Any):
+        super().__init__(name=name, **kwargs)
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        right = keras.ops.equal(keras.ops.argmax(y_pred, axis=1), keras.ops.cast(y_true, "int64"))
+        return super().update_state(keras.ops.all(right, axis=-1), sample_weight)
+
+
 class SpanTargets(Targets):
     """Positions of the answer's first token and of its last, int32 (windows, 2)."""
+
+    compatible = Compatible(
+        losses="", metrics="MeanMetricWrapper", metric='"accuracy"', accuracy=SpanAccuracy
+    )
 
     @staticmethod
     def with_gold(x: Any, y: Any) -> tuple[Any, Any]:

@@ -12,6 +12,7 @@ import tensorflow as tf
 from bertfam_tf.data.errors import MARK
 from bertfam_tf.data.inputs import TEXT
 from bertfam_tf.data.labels import index_of, not_listed
+from bertfam_tf.metrics.compatible import Compatible
 from bertfam_tf.metrics.table import UNLABELLED
 from bertfam_tf.objectives.objective import SumAndCount
 from bertfam_tf.tasks.components import NO_LABELS, Targets, labels_apart
@@ -46,6 +47,14 @@ class TagTargets(Targets):
     """
 
     padding = UNLABELLED
+    compatible = Compatible(
+        losses="SparseCategoricalCrossentropy",
+        metrics="MeanMetricWrapper",
+        loss='"sparse_categorical_crossentropy", or None, the task\'s own loss',
+        metric='"accuracy"',
+        accuracy=WordAccuracy,
+        ignore_class=UNLABELLED,
+    )
 
     def __init__(self, tags: Sequence[str], split: Callable[[], Split]):
         self.tags = list(tags)

@@ -242,8 +242,8 @@ class Task(Hinted, TaskStorage, TaskInference, TaskTraining):
         few lengths, or to one.
 
         Raises:
-            ValueError: for a Keras loss with ``from_logits=False``; and for the reasons of
-                ``Learner.compile``.
+            ValueError: for a loss or metric of Keras that does not fit the labels and logits of the
+                task, or has ``from_logits=False``; and for the reasons of ``Learner.compile``.
         """
         with self.distribute_strategy.scope():
             for name in ("metrics", "weighted_metrics"):
@@ -252,7 +252,8 @@ class Task(Hinted, TaskStorage, TaskInference, TaskTraining):
                     kwargs[name] = keras.tree.map_structure(self.metric, kwargs[name])
                 elif make is not None and name not in kwargs:
                     kwargs[name] = make()
-        loss = keras.tree.map_structure(lambda one: of_logits(one, keras.losses), loss)
+        compatible = self._parts.targets.compatible, type(self).__name__
+        loss = keras.tree.map_structure(lambda x: of_logits(x, keras.losses, *compatible), loss)
         super().compile(optimizer, loss, **kwargs)
         self.forget_graphs()
 
@@ -263,9 +264,9 @@ class Task(Hinted, TaskStorage, TaskInference, TaskTraining):
             metric: a name, or a metric of Keras.
 
         Raises:
-            ValueError: for a metric of Keras that does not take logits.
+            ValueError: for a metric of Keras that does not fit the labels and logits of the task.
         """
-        return by_name(metric)
+        return by_name(metric, self._parts.targets.compatible, type(self).__name__)
 
     def evaluate(
         self,

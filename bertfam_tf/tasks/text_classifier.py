@@ -15,6 +15,7 @@ from bertfam_tf import heads
 from bertfam_tf.data import targets
 from bertfam_tf.data.inputs import as_text
 from bertfam_tf.data.labels import index_of, not_listed
+from bertfam_tf.metrics.compatible import CLASSES
 from bertfam_tf.models import Backbone
 from bertfam_tf.objectives.objective import SumAndCount
 from bertfam_tf.tasks.components import Signature, Targets, TaskComponents, Tensors, label_vector
@@ -95,17 +96,6 @@ class TextClassifier(Task):
     labels_type = targets.Name
     problem_type = "single_label_classification"
     ranked_scores = True
-    # Keras' metrics that take other labels or outputs, and what to use instead.
-    _other_metrics: ClassVar[dict[type, str]] = {
-        keras.metrics.AUC: '"auc" or bertfam_tf.metrics.AUC, for two labels',
-        keras.metrics.BinaryAccuracy: '"accuracy"',
-        keras.metrics.CategoricalAccuracy: '"accuracy"',
-        keras.metrics.F1Score: '"f1" or bertfam_tf.metrics.F1, for two labels',
-        keras.metrics.FBetaScore: '"f1" or bertfam_tf.metrics.F1, for two labels',
-        keras.metrics.Precision: '"precision" or bertfam_tf.metrics.Precision, for two labels',
-        keras.metrics.Recall: '"recall" or bertfam_tf.metrics.Recall, for two labels',
-        keras.metrics.TopKCategoricalAccuracy: "keras.metrics.SparseTopKCategoricalAccuracy",
-    }
 
     def __init__(
         self,
@@ -127,21 +117,6 @@ class TextClassifier(Task):
         **options: Unpack[PretrainedSingleLabelArguments],
     ) -> Self:
         return super().from_pretrained(path, labels, **options)
-
-    def metric(self, metric: Any) -> Any:
-        """Returns a metric of ``compile`` as this task computes it; see ``Task.metric``.
-
-        Raises:
-            ValueError: for a metric that does not fit the labels and logits of the task.
-        """
-        if type(metric) not in self._other_metrics:
-            metric = super().metric(metric)
-        if type(metric) in self._other_metrics:
-            raise ValueError(
-                f"keras.metrics.{type(metric).__name__} does not fit the labels and logits of a "
-                f"{type(self).__name__}; use {self._other_metrics[type(metric)]}."
-            )
-        return metric
 
     def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> TaskComponents:
         labels = options.labels
@@ -281,6 +256,8 @@ class ClassTargets(Targets):
     Args:
         labels: their names, in order.
     """
+
+    compatible = CLASSES
 
     def __init__(self, labels: Sequence[str]):
         self.labels = list(labels)

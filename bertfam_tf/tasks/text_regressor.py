@@ -12,6 +12,7 @@ import tensorflow as tf
 from bertfam_tf.data import targets
 from bertfam_tf.data.labels import not_a_number, numbers_of
 from bertfam_tf.metrics import Pearson, Spearman
+from bertfam_tf.metrics.compatible import NUMBERS
 from bertfam_tf.models import Backbone
 from bertfam_tf.objectives.objective import SumAndCount
 from bertfam_tf.tasks.components import (
@@ -94,6 +95,8 @@ def _squared_error(targets: Any, scores: Any, weights: Any) -> SumAndCount:
 
 class NumberTargets(Targets):
     """Numbers, or strings of them, as float32 (batch,)."""
+
+    compatible = NUMBERS
 
     def check(self, y: Any) -> None:
         values = label_vector(y)

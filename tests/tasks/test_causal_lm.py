@@ -93,6 +93,13 @@ def test_perplexity_is_over_all_tokens_of_all_windows(max_length):
         np.testing.assert_allclose(found, np.exp(np.mean(losses)), rtol=1e-4)
 
 
+def test_metrics_do_not_count_padding():
+    model = _model()
+    with pytest.raises(ValueError, match="metrics of a CausalLM would count padding, got"):
+        model.compile(metrics=["accuracy"])
+    model.compile(keras.optimizers.SGD(0.0), weighted_metrics=["accuracy"])
+
+
 @pytest.mark.full
 def test_fit_learns_what_follows_and_when_to_end():
     model = _model()

@@ -210,16 +210,64 @@ def test_a_cross_entropy_by_name_reads_logits(classifier, loss):
 
 
 def test_losses_that_read_no_logits(classifier):
-    with pytest.raises(ValueError, match=r"CategoricalCrossentropy must have from_logits=True"):
-        classifier.compile("sgd", keras.losses.CategoricalCrossentropy())
-    classifier.compile("sgd", "mse")
-    assert classifier.loss == "mse"
+    with pytest.raises(ValueError, match=r"SparseCategoricalCrossentropy must have from_logits"):
+        classifier.compile("sgd", keras.losses.SparseCategoricalCrossentropy())
     classifier.compile("sgd", lambda y_true, y_pred: keras.ops.sum(y_pred))
+
+
+def _task(name, reader, *options):
+    return getattr(bf, name)(reader.backbone, reader.tokenizer, *options)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "losses"),
+    [
+        ("TextClassifier", [3], ["mse", "categorical_crossentropy", keras.losses.Hinge()]),
+        ("MultipleChoice", [2], [keras.losses.CategoricalCrossentropy, "kl_divergence"]),
+        ("TokenTagger", [["O", "B-X"]], [keras.losses.mean_squared_error]),
+        ("MultiLabelClassifier", [3], ["sparse_categorical_crossentropy"]),
+        ("TextRegressor", [], ["sparse_categorical_crossentropy", "categorical_crossentropy"]),
+        ("SpanQA", [], ["sparse_categorical_crossentropy"]),
+        ("MaskedLM", [], ["sparse_categorical_crossentropy"]),
+    ],
+)
+def test_losses_that_do_not_fit_the_labels(reader, name, options, losses):
+    task = _task(name, reader, *options)
+    for loss in losses:
+        with pytest.raises(ValueError, match=f"does not fit the labels and logits of a {name}; "):
+            task.compile("sgd", loss)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "metrics"),
+    [
+        ("MultipleChoice", [2], ["categorical_accuracy", "mse", keras.metrics.F1Score()]),
+        ("TokenTagger", [["O", "B-X"]], ["categorical_accuracy", "sparse_categorical_accuracy"]),
+        ("MultiLabelClassifier", [3], ["categorical_accuracy", keras.metrics.TruePositives()]),
+        ("TextRegressor", [], ["accuracy", "categorical_accuracy"]),
+        ("Reranker", [], ["accuracy", "acc"]),
+        ("SpanQA", [], ["categorical_accuracy", keras.metrics.mean_squared_error]),
+        ("MaskedLM", [], ["accuracy"]),
+    ],
+)
+def test_metrics_that_do_not_fit_the_labels(reader, name, options, metrics):
+    task = _task(name, reader, *options)
+    for metric in metrics:
+        with pytest.raises(ValueError, match=f"does not fit the labels and logits of a {name}; "):
+            task.compile("sgd", metrics=[metric])
+
+
+def test_losses_and_metrics_of_users_are_never_refused(reader):
+    class Soft(keras.losses.CategoricalCrossentropy):
+        pass
+
+    task = _task("TextClassifier", reader, 3)
+    task.compile("sgd", Soft(from_logits=True), metrics=[lambda y_true, y_pred: 0.0])
 
 
 def test_compile_forgets_the_loss_and_metrics_of_an_earlier_call(classifier):
     expected = classifier.evaluate(TEXTS, NAMES, verbose=0, return_dict=True)
-    classifier.compile("sgd", "mse", metrics=["mae"])
+    classifier.compile("sgd", lambda y_true, y_pred: keras.ops.sum(y_pred), metrics=["f1"])
     classifier.compile("sgd")
     assert classifier.evaluate(TEXTS, NAMES, verbose=0, return_dict=True) == expected
     classifier.compile("sgd", metrics=None)
@@ -227,8 +275,8 @@ def test_compile_forgets_the_loss_and_metrics_of_an_earlier_call(classifier):
 
 
 def test_a_compiled_task_is_cloned(classifier):
-    classifier.compile("sgd", "mse")
-    assert keras.models.clone_model(classifier).loss == "mse"
+    classifier.compile("sgd", "sparse_categorical_crossentropy")
+    assert keras.models.clone_model(classifier).loss.from_logits
 
 
 @pytest.mark.extended

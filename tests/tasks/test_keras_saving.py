@@ -396,8 +396,10 @@ def test_keras_files_that_expand(task, tmp_path):
 def test_every_task_is_saved_as_a_keras_file(name, options, x, smallest, tmp_path):
     kind = getattr(bf, name)
     task = kind(bf.load_backbone(smallest), bf.load_tokenizer(smallest), **options)
+    task.compile("sgd")
     task.save(tmp_path / "task.keras")
     loaded = bf.load(tmp_path / "task.keras")
     assert isinstance(loaded, kind)
+    assert loaded.compiled
     assert loaded.options == task.options
     np.testing.assert_equal(loaded.predict(x), task.predict(x))

@@ -269,6 +269,24 @@ def test_labels_stand_at_first_pieces_where_context_is_most(tagger):
     assert (targets >= 0).sum() == sum(map(len, numbers)) - 2
 
 
+@pytest.mark.extended
+@pytest.mark.parametrize("name", ["accuracy", "acc"])
+def test_an_accuracy_by_name_counts_words(tagger, name):
+    tokens = ["a", "fine", "film"]
+    tagger.compile(keras.optimizers.SGD(0.0))
+    expected = tagger.test_on_batch([tokens], [["O", "B-PER", "O"]], return_dict=True)
+    tagger.compile(keras.optimizers.SGD(0.0), metrics=[name])
+    scores = tagger.test_on_batch([tokens], [["O", "B-PER", "O"]], return_dict=True)
+    assert scores[name] == expected["accuracy"]
+
+
+def test_a_loss_ignores_tokens_without_a_tag(tagger):
+    loss = keras.losses.SparseCategoricalCrossentropy
+    with pytest.raises(ValueError, match="must have ignore_class=-1, the label of tokens without"):
+        tagger.compile(loss=loss(from_logits=True))
+    tagger.compile(loss=loss(from_logits=True, ignore_class=-1))
+
+
 @pytest.mark.full
 def test_the_loss_is_the_mean_over_words(smallest):
     task = bf.TokenTagger.from_pretrained(smallest, TAGS, dropout=0.0, attention_dropout=0.0)
