@@ -49,7 +49,8 @@ def batches(
             batches. A dict may also contain y, as ``"label"``, and so may a
             ``DataFrame``, whose other columns are ignored. A feature
             other than the first may be several strings for each example, (examples, strings).
-        y: the labels, when ``x`` is not a data set; an array, or a dict of arrays.
+        y: the labels, when ``x`` is not a data set; an array, or a dict of arrays. ``{"label": y}``
+            stands for ``y``, also in data sets.
         sample_weight: weights, when ``x`` is not a data set.
         batch_size: the number of examples in a batch; a batched data set keeps its batch size.
         by_tokens: batches by tokens instead of ``batch_size``; a data set must have single
@@ -287,6 +288,7 @@ def examples(
         _no_columns(x, columns)
         return _generated(x, fields, prepare), None, None
     x = _texts_by_name(x, fields, columns, labelled=y is None, pair=pair)
+    y, sample_weight = _of_output(y), _of_output(sample_weight)
     if is_frame(y):
         targets = {str(name): from_pandas(y[name], str(name)) for name in y.columns}
         y = targets if len(targets) > 1 else next(iter(targets.values()))
@@ -472,7 +474,12 @@ def _as_tuple(fields: Fields, *element: Any) -> tuple:
     for name, value in x.items():
         if value.dtype != tf.string:
             raise ValueError(f"{name!r} of a data set must be strings, got {value.dtype.name}.")
-    return (x, *rest)
+    return (x, *map(_of_output, rest))
+
+
+def _of_output(values: Any) -> Any:
+    """Returns labels or weights; in a dict by the output, as Keras takes them, its only member."""
+    return values[LABEL] if isinstance(values, Mapping) and {*values} == {LABEL} else values
 
 
 def as_text(values: Any) -> list[str]:

@@ -224,6 +224,40 @@ def of_tuples(x: Any, fields: Fields, labelled: bool, pair: bool | None = None) 
     return {**columns, LABEL: last} if labelled and with_label else columns
 
 
+def members(data: Any, fields: Fields) -> tuple[Any, ...]:
+    """Returns ``(x, y, sample_weight)`` as a tuple, which may have been a list, or ``(x,)``.
+
+    Raises:
+        ValueError: for a list that may be either labels and texts, or two lists of words.
+    """
+    if isinstance(data, tuple):
+        return data
+    if not isinstance(data, list) or not 2 <= len(data) <= 3 or _are_rows(data, fields):
+        return (data,)
+    x, y = data[:2]
+    if fields.words and isinstance(x, list) and isinstance(y, list) and isinstance(x[0], str):
+        raise ValueError(
+            "A list of lists of strings may be words, or texts and tags; write a tuple (x, y) for "
+            "the latter."
+        )
+    return tuple(data)
+
+
+def _are_rows(data: list[Any], fields: Fields) -> bool:
+    """Whether the members of a list are examples, not texts, labels and weights."""
+    first = data[0]
+    if isinstance(first, str | bytes) or not hasattr(first, "__getitem__"):
+        return True
+    if _are_texts(first, fields) or (isinstance(first, list) and not first):
+        return True
+    if isinstance(first, Mapping):
+        return all(isinstance(row, Mapping) and row.keys() == first.keys() for row in data)
+    of_columns = len((*fields.required, *fields.optional)) > 1 and not fields.words
+    return isinstance(first, tuple) and (
+        not of_columns or any(isinstance(value, str | bytes) for value in first)
+    )
+
+
 def _are_texts(row: Any, fields: Fields) -> bool:
     """Whether a list has the texts of an example, as sentence-transformers writes pairs."""
     size = len(fields.required)

@@ -52,10 +52,27 @@ def label_vector(labels: Any, of: str = "text") -> np.ndarray:
     """Returns labels as an array (examples,); raises ValueError for any other shape."""
     if labels is None:
         raise ValueError(NO_LABELS)
-    values = np.asarray(labels)
+    values = np.asarray(without_names(labels))
     if values.ndim != 1:
         raise ValueError(f"labels must be a vector, one for each {of}, got shape {values.shape}.")
     return values
+
+
+def batch_vector(labels: Any) -> Any:
+    """Returns labels (batch,) of a data set; raises ValueError for any other shape."""
+    if without_names(labels).shape.rank != 1:
+        raise ValueError(f"labels must be a vector in each batch, got shape {labels.shape}.")
+    return labels
+
+
+def without_names(labels: Any) -> Any:
+    """Returns labels; raises ValueError for a dict of them."""
+    if isinstance(labels, Mapping):
+        raise ValueError(
+            f"labels must be one array or tensor, or a dict of one with the name {LABEL!r}, got a "
+            f"dict with {sorted(labels)}."
+        )
+    return labels
 
 
 def labels_apart(x: Any, y: Any) -> tuple[Any, Any]:

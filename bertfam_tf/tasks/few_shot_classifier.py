@@ -283,7 +283,7 @@ class FewShotClassifier(TextClassifier):
             )
         self._fit_head(examples, settings)
         if validation_data is not None:
-            x, y, weights = members(self._selected(validation_data, columns))
+            x, y, weights = members(self._selected(validation_data, columns), self.fields)
             scores = self.evaluate(x, y, sample_weight=weights, return_dict=True, verbose=0)
             history.history |= {f"val_{name}": [value] for name, value in scores.items()}
         return history

@@ -24,6 +24,7 @@ from bertfam_tf.tasks.components import (
     TaskComponents,
     Tensors,
     labels_apart,
+    without_names,
 )
 from bertfam_tf.tasks.options import LoadingArguments, PairArguments, option
 from bertfam_tf.tasks.text_classifier import (
@@ -217,7 +218,7 @@ class MultiLabelTargets(Targets):
 
     def encode(self, labels: Any, encoded: dict[str, Any]) -> tf.Tensor:
         count = len(self.labels)
-        if labels.dtype == tf.string and labels.shape.rank == 1:
+        if without_names(labels).dtype == tf.string and labels.shape.rank == 1:
             return self._of_names(tf.strings.split(labels, ","))
         if isinstance(labels, tf.RaggedTensor) and labels.dtype == tf.string:
             return self._of_names(labels)

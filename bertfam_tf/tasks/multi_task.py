@@ -245,9 +245,10 @@ class MultiTask(TextLearner):
         kwargs.pop("return_dict", None)
         scores = {}
         for name, rows in x.items():
-            texts, labels, weights = _columns(rows)
+            task = self._known(name)
+            texts, labels, weights = _columns(rows, task)
             own = {} if weights is None else {"sample_weight": weights}
-            scores[name] = self._known(name).evaluate(
+            scores[name] = task.evaluate(
                 texts, labels, batch_size=batch_size, return_dict=True, **own, **kwargs
             )
         return scores
@@ -405,7 +406,7 @@ class MultiTask(TextLearner):
         streams = {}
         for name, rows in data.items():
             task = self._known(name)
-            streams[name] = task.text_batches(*_columns(rows), batch_size, **options)
+            streams[name] = task.text_batches(*_columns(rows, task), batch_size, **options)
         return streams
 
     def _complete(
@@ -473,11 +474,11 @@ def _check(tasks: Mapping[str, Task]) -> None:
         raise ValueError("A task has two names.")
 
 
-def _columns(data: Any) -> tuple[Any, Any, Any]:
+def _columns(data: Any, task: Task) -> tuple[Any, Any, Any]:
     """``x``, ``y`` and sample weights of a task's data."""
     if isinstance(data, tuple) and not 1 <= len(data) <= 3:
         raise ValueError(f"A task's data must be (x, y[, sample_weight]), got {len(data)} values.")
-    return columns(data)
+    return columns(data, task.fields)
 
 
 def _empty(spec: Any) -> Any:

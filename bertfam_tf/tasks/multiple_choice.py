@@ -19,7 +19,13 @@ from bertfam_tf.data.inputs import TEXT, Fields, as_text
 from bertfam_tf.data.labels import index_of, not_listed
 from bertfam_tf.metrics.compatible import CLASSES
 from bertfam_tf.models import Backbone
-from bertfam_tf.tasks.components import Targets, TaskComponents, Tensors, label_vector
+from bertfam_tf.tasks.components import (
+    Targets,
+    TaskComponents,
+    Tensors,
+    batch_vector,
+    label_vector,
+)
 from bertfam_tf.tasks.options import LoadingArguments, PairArguments, PairOptions, option
 from bertfam_tf.tasks.preprocessing import MultiRow, rows_of
 from bertfam_tf.tasks.task import Task
@@ -225,8 +231,7 @@ class _ChoiceTargets(Targets):
             raise ValueError(not_listed(wrong[0], self.known, "label"))
 
     def encode(self, labels: tf.Tensor, encoded: dict[str, Any]) -> tf.Tensor:
-        if labels.shape.rank != 1:
-            raise ValueError(f"labels must be a vector in each batch, got shape {labels.shape}.")
+        labels = batch_vector(labels)
         if labels.dtype != tf.string and not labels.dtype.is_integer:
             raise ValueError(f"labels must be strings or integers, got {labels.dtype.name}.")
         labels = labels if labels.dtype == tf.string else tf.strings.as_string(labels)

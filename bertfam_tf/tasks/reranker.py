@@ -28,6 +28,7 @@ from bertfam_tf.tasks.components import (
     Targets,
     TaskComponents,
     Tensors,
+    without_names,
 )
 from bertfam_tf.tasks.options import LoadingArguments, OptionArguments, Options, option
 from bertfam_tf.tasks.preprocessing import MultiRow, SingleRow, rows_of, run_rows
@@ -375,7 +376,7 @@ class _Relevance(Targets):
     def check(self, y: Any) -> None:
         if y is None:
             raise ValueError(NO_LABELS)
-        values = np.asarray(y)
+        values = np.asarray(without_names(y))
         if values.ndim not in (1, 2):
             raise ValueError(
                 "labels must be a number for each document, (examples,) or (examples, documents), "
@@ -390,7 +391,7 @@ class _Relevance(Targets):
 
     def encode(self, labels: tf.Tensor, encoded: dict[str, Any]) -> tf.Tensor:
         rank = encoded["padding_mask"].shape.rank - 1
-        if labels.shape.rank != rank:
+        if without_names(labels).shape.rank != rank:
             expected = "a vector" if rank == 1 else "(examples, documents)"
             raise ValueError(
                 f"labels must be {expected} in each batch, as the documents are, got shape "

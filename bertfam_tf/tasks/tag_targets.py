@@ -15,7 +15,7 @@ from bertfam_tf.data.labels import index_of, not_listed
 from bertfam_tf.metrics.compatible import Compatible
 from bertfam_tf.metrics.table import UNLABELLED
 from bertfam_tf.objectives.objective import SumAndCount
-from bertfam_tf.tasks.components import NO_LABELS, Targets, labels_apart
+from bertfam_tf.tasks.components import NO_LABELS, Targets, labels_apart, without_names
 from bertfam_tf.text.splitting import Split
 from bertfam_tf.training.learner import mean_loss
 
@@ -66,7 +66,9 @@ class TagTargets(Targets):
         if isinstance(x, tf.data.Dataset):
             return x, y
         x = self._joined(x)
-        return x, y if y is None else [self._label_of(i, tags) for i, tags in enumerate(y)]
+        if y is not None:
+            y = [self._label_of(i, tags) for i, tags in enumerate(without_names(y))]
+        return x, y
 
     def check(self, y: Any) -> None:
         if y is None:
@@ -119,7 +121,7 @@ class TagTargets(Targets):
 
 def word_labels(names: Sequence[str], windows: dict[str, Any], labels: tf.Tensor) -> tf.Tensor:
     """Returns the tag index of each word of the batch, int32 (words,)."""
-    if labels.dtype != tf.string or labels.shape.rank != 1:
+    if without_names(labels).dtype != tf.string or labels.shape.rank != 1:
         raise ValueError(
             "labels of a data set must be one string for each text, tags separated by spaces, "
             f"got {labels.dtype.name} of shape {labels.shape}."

@@ -18,7 +18,14 @@ from bertfam_tf.data.labels import index_of, not_listed
 from bertfam_tf.metrics.compatible import CLASSES
 from bertfam_tf.models import Backbone
 from bertfam_tf.objectives.objective import SumAndCount
-from bertfam_tf.tasks.components import Signature, Targets, TaskComponents, Tensors, label_vector
+from bertfam_tf.tasks.components import (
+    Signature,
+    Targets,
+    TaskComponents,
+    Tensors,
+    batch_vector,
+    label_vector,
+)
 from bertfam_tf.tasks.options import (
     LoadingArguments,
     Options,
@@ -297,8 +304,7 @@ class ClassTargets(Targets):
         return label.decode("utf-8", "replace") if isinstance(label, bytes) else str(label)
 
     def encode(self, labels: tf.Tensor, encoded: dict[str, Any]) -> tf.Tensor:
-        if labels.shape.rank != 1:
-            raise ValueError(f"labels must be a vector in each batch, got shape {labels.shape}.")
+        labels = batch_vector(labels)
         if labels.dtype == tf.bool and self._names_of_bools:
             labels = tf.where(labels, *self._names_of_bools[::-1])
         if labels.dtype.is_integer:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
-from bertfam_tf.data import inputs
+from bertfam_tf.data import inputs, tables
 from bertfam_tf.data.errors import as_value_errors
 from bertfam_tf.data.inputs import TEXTS, Fields, is_packed, split_rows
 from bertfam_tf.data.tables import Columns
@@ -86,7 +86,11 @@ class TextLearner(Learner):
 
     def _selected(self, data: Any, names: Columns | None) -> Any:
         """Returns the texts, labels and weights in the named columns; without names the data."""
-        return data if names is None or data is None else self.examples(*columns(data), names)
+        return (
+            data
+            if names is None or data is None
+            else self.examples(*columns(data, self.fields), names)
+        )
 
     def class_weights(self, class_weight: Mapping[Any, float]) -> dict[int, float]:
         """Converts ``class_weight`` of ``fit`` to weights by the index of the label.
@@ -117,7 +121,7 @@ class TextLearner(Learner):
             batch_size: examples in a batch.
             like: the training batches.
         """
-        x, y, weights = columns(data)
+        x, y, weights = columns(data, self.fields)
         return x if is_packed(x) else self.text_batches(x, y, weights, batch_size)
 
     def compile(self, optimizer: Any = None, loss: Any = None, **kwargs: Any) -> None:
@@ -346,9 +350,9 @@ def _check_settable(optimizer: Any, callback: keras.callbacks.Callback) -> None:
         ) from error
 
 
-def columns(data: Any) -> tuple[Any, Any, Any]:
+def columns(data: Any, fields: Fields) -> tuple[Any, Any, Any]:
     """Returns texts, labels and weights of ``validation_data``, None where there are none."""
-    return (*(data if isinstance(data, tuple) else (data,)), None, None)[:3]  # type: ignore[return-value]
+    return (*tables.members(data, fields), None, None)[:3]  # type: ignore[return-value]
 
 
 def arguments(function: Callable) -> list[str]:

@@ -20,6 +20,7 @@ from bertfam_tf.tasks.components import (
     Targets,
     TaskComponents,
     Tensors,
+    batch_vector,
     label_vector,
 )
 from bertfam_tf.tasks.options import PairArguments, PairOptions, PretrainedPairArguments
@@ -108,6 +109,4 @@ class NumberTargets(Targets):
             raise ValueError(not_a_number(str(wrong[0]), "label"))
 
     def encode(self, labels: tf.Tensor, encoded: dict[str, Any]) -> tf.Tensor:
-        if labels.shape.rank != 1:
-            raise ValueError(f"labels must be a vector in each batch, got shape {labels.shape}.")
-        return numbers_of(labels, "label")
+        return numbers_of(batch_vector(labels), "label")

@@ -372,6 +372,43 @@ def test_an_embedder_learns_what_it_is_compiled_for(smallest):
     assert losses[-1] < losses[0]
 
 
+# As Keras takes them --------------------------------------------------------------------------
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("weights", [(), (np.array([1.0, 0, 0, 0, 0, 0]),)])
+@pytest.mark.parametrize(
+    "texts", [TEXTS, np.array(TEXTS), {"text": TEXTS}], ids=["list", "array", "dict"]
+)
+def test_validation_data_in_a_list(reader, texts, weights):
+    expected = reader.evaluate(
+        TEXTS, NAMES, sample_weight=weights[0] if weights else None, verbose=0
+    )
+    history = reader.fit(TEXTS, NAMES, validation_data=[texts, NAMES, *weights], verbose=0).history
+    assert history["val_loss"] == pytest.approx(expected[:1])
+
+
+@pytest.mark.extended
+def test_validation_data_that_are_rows(reader):
+    for rows in (list(zip(TEXTS, NAMES, strict=True))[:2], [{"text": "a", "label": "neutral"}] * 2):
+        assert "val_loss" in reader.fit(TEXTS, NAMES, validation_data=rows, verbose=0).history
+
+
+@pytest.mark.extended
+def test_labels_in_a_dict(reader):
+    expected = reader.evaluate(TEXTS, NAMES, verbose=0)
+    named = {"label": NAMES}
+    rows = tf.data.Dataset.from_tensor_slices((TEXTS, named))
+    for data in ((TEXTS, named), (rows,), (rows.batch(6),)):
+        assert reader.evaluate(*data, verbose=0) == pytest.approx(expected)
+    others = tf.data.Dataset.from_tensor_slices((TEXTS, {"a": NAMES, "b": NAMES}))
+    for data in ((TEXTS, {"a": NAMES, "b": NAMES}), (others,)):
+        with pytest.raises(
+            ValueError, match=r"a dict of one with the name 'label', got a dict with"
+        ):
+            reader.evaluate(*data, verbose=0)
+
+
 # Mistakes -------------------------------------------------------------------------------------
 
 

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 import bertfam_tf as bf
+from bertfam_tf.data import tables
 from bertfam_tf.data.inputs import TEXTS, Fields, examples
 from bertfam_tf.data.tables import as_table
 from tests.selection import only_in
@@ -157,6 +158,29 @@ def test_tuples_of_pairs(smallest):
     answers = task.predict([row[:2] for row in made])
     assert [a["label"] for a in answers] == [a["label"] for a in task.predict((TEXT, TEXT))]
     assert [a["label"] for a in task.predict(made)] == [a["label"] for a in answers]
+
+
+def test_which_lists_are_labels_and_texts():
+    pairs, words = TEXTS._replace(required=("a", "b")), TEXTS._replace(optional=(), words=True)
+    texts, tags = ["a", "b", "c"], [0, 1, 0]
+    for data, fields in (
+        ([texts, tags], TEXTS),
+        ([(texts, texts), tags], TEXTS),
+        ([{"a": texts, "b": texts}, tags, [1.0, 2.0, 1.0]], pairs),
+        ([[["a"], ["b"]], [["O"], ["O"]]], words),
+    ):
+        assert tables.members(data, fields) == tuple(data)
+    for rows, fields in (
+        (["a", "b"], TEXTS),
+        ([("a", "b"), ("c", "d")], TEXTS),
+        ([["a", "b"], ["c", "d"]], pairs),
+        ([{"a": "x", "b": "y"}] * 2, pairs),
+        ([(["a"], ["O"]), (["b"], ["O"])], words),
+        ([texts, texts, texts, texts], TEXTS),
+    ):
+        assert tables.members(rows, fields) == (rows,)
+    with pytest.raises(ValueError, match=r"write a tuple \(x, y\) for the latter"):
+        tables.members([["a", "b"], ["O", "O"]], words)
 
 
 def test_which_tuples_are_examples():
