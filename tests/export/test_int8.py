@@ -192,6 +192,19 @@ def _layers(task, texts=TEXTS):
 
 
 @pytest.mark.extended
+def test_several_exports_warn_of_no_retracing(task, caplog):
+    layers = _layers(task)
+    logger = tf.get_logger()
+    logger.addHandler(caplog.handler)
+    try:
+        for _ in range(8):
+            layers._run(task.answer, [{"text": objects(["film"])}], {})
+    finally:
+        logger.removeHandler(caplog.handler)
+    assert "retracing" not in caplog.text
+
+
+@pytest.mark.extended
 def test_layers_that_lose_accuracy_stay_in_float(task, card, monkeypatch):
     errors = card["int8"]["errors"]
     limit = sorted(errors.values())[3]
