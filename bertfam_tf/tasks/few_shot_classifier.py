@@ -288,10 +288,9 @@ class FewShotClassifier(TextClassifier):
             history.history |= {f"val_{name}": [value] for name, value in scores.items()}
         return history
 
-    def compile_from_config(self, config: dict[str, Any]) -> None:
-        self.compile(**keras.saving.deserialize_keras_object(config))
-        # It trains the embedder alone.
-        self.optimizer.build(self.embedder.trainable_variables)
+    @property
+    def _optimized_variables(self) -> list[keras.Variable]:
+        return self.embedder.trainable_variables
 
     # Recipes ---------------------------------------------------------------------------------
 

@@ -14,9 +14,11 @@ from bertfam_tf.data import inputs, tables
 from bertfam_tf.data.errors import as_value_errors
 from bertfam_tf.data.inputs import TEXTS, Fields, is_packed, split_rows
 from bertfam_tf.data.tables import Columns
+from bertfam_tf.models.base import dense_layers
 from bertfam_tf.names import NO_CLASS_WEIGHT, NO_TEXT, unexpected
 from bertfam_tf.training import optimizers
 from bertfam_tf.training.learner import Learner
+from bertfam_tf.user_warnings import warn
 from bertfam_tf.validation import one_of
 
 _BALANCED = "balanced"
@@ -144,8 +146,14 @@ class TextLearner(Learner):
 
     def get_compile_config(self) -> dict[str, Any]:
         """Returns the arguments of ``compile``; none if ``fit`` compiled the model, whose next
-        ``fit`` makes a new schedule."""
+        ``fit`` makes a new schedule; and with LoRA, which saved models do not have."""
         if not self._compiled_by_user:
+            return {}
+        if any(layer.lora_enabled for layer in dense_layers(self)):
+            warn(
+                "The optimizer and the other arguments of compile are not saved with LoRA: its "
+                "updates are merged into the saved weights, all of which the loaded model trains."
+            )
             return {}
         config = super().get_compile_config()
         # `keras.models.clone_model` compiles a plain Keras model, which has no such argument.
@@ -154,8 +162,19 @@ class TextLearner(Learner):
         return config
 
     def compile_from_config(self, config: dict[str, Any]) -> None:
-        self.compile(**keras.saving.deserialize_keras_object(config))
-        self.optimizer.build(self.trainable_variables)
+        try:
+            self.compile(**keras.saving.deserialize_keras_object(config))
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"{error} The model was saved with this argument of compile: load it with "
+                "keras.models.load_model(file, compile=False), and call compile."
+            ) from error
+        self.optimizer.build(self._optimized_variables)
+
+    @property
+    def _optimized_variables(self) -> list[keras.Variable]:
+        """The variables that the optimizer of ``compile`` updates."""
+        return self.trainable_variables
 
     def fit(
         self,

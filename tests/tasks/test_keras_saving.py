@@ -210,6 +210,30 @@ def test_a_compiled_task_goes_on_where_it_was(task, tmp_path):
     assert loaded.evaluate(TEXTS, LABELS, verbose=0, return_dict=True) == expected
 
 
+def test_the_optimizer_of_lora_is_not_saved(task, tmp_path):
+    """The loaded model has other variables, and trains all of them."""
+    tuning.add_lora(task.backbone, 2)
+    task.compile(keras.optimizers.Adam(1e-2))
+    with pytest.warns(UserWarning, match="compile are not saved with LoRA: its updates are merged"):
+        task.save(tmp_path / "task.keras")
+    assert not keras.models.load_model(tmp_path / "task.keras").compiled
+
+
+def test_an_argument_of_compile_that_no_longer_fits_is_named(task, tmp_path, monkeypatch):
+    task.compile("sgd", metrics=["accuracy"])
+    config = task.get_compile_config()
+    config["metrics"] = [keras.saving.serialize_keras_object(keras.metrics.CategoricalAccuracy())]
+    monkeypatch.setattr(task, "get_compile_config", lambda: config)
+    file = tmp_path / "task.keras"
+    task.save(file)
+    error = r"CategoricalAccuracy does not fit .* load it with keras.*\(file, compile=False\)"
+    with pytest.raises(ValueError, match=error):
+        keras.models.load_model(file)
+    with pytest.raises(CheckpointError, match=error):
+        bf.load(file)
+    assert not keras.models.load_model(file, compile=False).compiled
+
+
 @pytest.mark.parametrize("name", ["task.keras", "task"])
 def test_frozen_layers_stay_frozen(name, smallest, tmp_path):
     task = bf.TextClassifier.from_pretrained(smallest, labels=2, pair=False)
