@@ -95,13 +95,13 @@ def _analyze_heads(options: argparse.Namespace, task: Any, output: Path) -> None
     from bertfam_tf import analysis
     from bertfam_tf.recipes.directory import RECIPE
     from bertfam_tf.recipes.fine_tuning import evaluate
-    from bertfam_tf.recipes.reading import load_run
+    from bertfam_tf.recipes.reading import load_finished
     from bertfam_tf.recipes.schema import MultiTaskRecipe
 
     file = Path(options.model) / RECIPE
     if not file.is_file():
         raise ValueError(f"--heads needs the output directory of a recipe; {file} is missing")
-    recipe = load_run(file)
+    recipe = load_finished(file)
     if isinstance(recipe, MultiTaskRecipe):
         recipe = recipe.of(options.task)
 

@@ -122,12 +122,12 @@ def prompt_name(task: Any, requested: str | None, usual: tuple[str, ...]) -> str
 
 def set_language(task: Any, options: argparse.Namespace) -> None:
     """Sets the task's language to ``--language``, a code or an id; unchanged without it."""
-    language = _language(options)
+    language = chosen_language(options)
     if language is not None:
         task.language = language
 
 
-def _language(options: argparse.Namespace) -> str | int | None:
+def chosen_language(options: argparse.Namespace) -> str | int | None:
     """Returns ``--language`` of a command that has it, a code or an id; None without it."""
     name = getattr(options, "language", None)
     return int(name) if name is not None and name.isdecimal() else name
@@ -175,7 +175,7 @@ def loaded_task(options: argparse.Namespace, *, several: bool = False) -> Any:
     if Path(directory).suffix != ".keras" and not tasks.is_saved(directory):
         names = options.labels
         labels = None if names is None else int(names) if names.isdecimal() else names.split(",")
-        return tasks.load_checkpoint(directory, name, labels, _language(options))
+        return tasks.load_checkpoint(directory, name, labels, chosen_language(options))
     if options.labels is not None:
         raise ValueError(f"--labels is for checkpoints; {path} is a saved task, which has labels.")
     loaded = tasks.load(directory)

@@ -78,10 +78,10 @@ def run(options: argparse.Namespace) -> None:
     if options.output or options.batch_size is not None:
         raise ValueError("--output and --batch-size are for --blimp.")
     from bertfam_tf.recipes.directory import RECIPE
-    from bertfam_tf.recipes.reading import load_run
+    from bertfam_tf.recipes.reading import load_finished
 
     file = Path(options.model) / RECIPE
-    recipe = load_run(file, options.override) if file.is_file() else None
+    recipe = load_finished(file, options.override) if file.is_file() else None
     from bertfam_tf import tasks
     from bertfam_tf.recipes.fine_tuning import evaluate
     from bertfam_tf.recipes.multi_task import evaluate_tasks

@@ -9,9 +9,9 @@ from bertfam_tf.cli.common import (
     Commands,
     add_command,
     check_batch_size,
+    chosen_language,
     column,
     prompt_name,
-    set_language,
 )
 
 _USUAL_PROMPTS = ("document", "passage")
@@ -62,8 +62,7 @@ def run(options: argparse.Namespace) -> None:
         name: column(text) for name, text in column_options.items() if text is not None
     }
     rows = read_rows(file, columns, format=kind)
-    task = search.embedder(model_directory(options.model))
-    set_language(task, options)
+    task = search.embedder(model_directory(options.model), chosen_language(options))
     source = {**input_of(file), "format": kind, "columns": columns}
     if options.language is not None:
         source["language"] = options.language

@@ -103,20 +103,19 @@ def _predict_file(options: argparse.Namespace) -> None:
     from bertfam_tf import tasks
     from bertfam_tf.data import format_of, read_rows
     from bertfam_tf.recipes import answer_file, source_of
-    from bertfam_tf.recipes.directory import RECIPE, AnyRecipe, model_directory
-    from bertfam_tf.recipes.reading import load_recipe
-    from bertfam_tf.recipes.schema import DataConfig, MultiTaskRecipe
+    from bertfam_tf.recipes.directory import RECIPE, model_directory
+    from bertfam_tf.recipes.reading import kind_of, load_finished, read_values
+    from bertfam_tf.recipes.schema import MultiTaskRecipe, PretrainRecipe
     from bertfam_tf.recipes.splits import columns
 
     task = loaded_task(options)
     set_language(task, options)
     _check_top(options.top, task)
     data, recipe_file = None, Path(options.model) / RECIPE
-    if recipe_file.is_file():
-        recipe = load_recipe(recipe_file, kind=AnyRecipe)
+    # Text of pretraining has no columns.
+    if recipe_file.is_file() and kind_of(read_values(recipe_file)) is not PretrainRecipe:
+        recipe = load_finished(recipe_file)
         data = (recipe.of(options.task) if isinstance(recipe, MultiTaskRecipe) else recipe).data
-        if not isinstance(data, DataConfig):  # text of pretraining, which has no columns
-            data = None
     column_names = {name: name for name in task.feature_names}
     by_recipe = {} if data is None else columns(data) or {}
     if options.language is None:

@@ -6,9 +6,9 @@ from bertfam_tf.cli.common import (
     LANGUAGES,
     Commands,
     add_command,
+    chosen_language,
     print_json,
     prompt_name,
-    set_language,
     stdin_lines,
 )
 
@@ -33,9 +33,8 @@ def run(options: argparse.Namespace) -> None:
     from bertfam_tf.recipes.directory import model_directory
 
     index = search.Index(options.index)
-    task = search.embedder(model_directory(options.model))
+    task = search.embedder(model_directory(options.model), chosen_language(options))
     index.check(task)
-    set_language(task, options)
     queries = options.query or stdin_lines()
     prompt = prompt_name(task, options.prompt, _USUAL_PROMPTS)
     hits_by_query = index.search(task, queries, top=options.top, prompt=prompt)

@@ -26,6 +26,10 @@ _KINDS: dict[Any, tuple[str, str]] = {
     PretrainRecipe: ("pretraining", "pretrain"),
     DistillRecipe: ("distillation", "distill"),
 }
+# Recipes whose trained model is a task with examples to score.
+_SCORED = Recipe | MultiTaskRecipe | DistillRecipe
+# The keys that a use of the trained model reads, and those that recipes must have.
+_OF_MODEL = ("output", "model", "data", "task", "trainer", "tasks", "teacher")
 
 
 def load_recipe(
@@ -59,12 +63,21 @@ def build_with(
         values, path: the same as for ``build``.
         overrides, kind: the same as for ``load_recipe``.
     """
+    _override(values, overrides)
+    return build(values, path, _checked_kind(values, path, kind))
+
+
+def _override(values: dict[str, Any], overrides: list[str] | tuple[str, ...]) -> None:
     for override in overrides:
         key, value = parse_override(override)
         try:
             set_value(values, key, value)
         except ValueError as error:
             raise ValueError(f"{override!r}: {error}") from None
+
+
+def _checked_kind(values: dict[str, Any], path: Path, kind: type | UnionType) -> type:
+    """Returns the class of a recipe, or raises ValueError if it is none of ``kind``."""
     model, actual = values.get("model"), kind_of(values)
     if isinstance(kind, type) and not (isinstance(model, dict) and "path" in model):
         # Without a model the kind is open, and the error names what is missing.
@@ -76,7 +89,7 @@ def build_with(
             f"{path} is a recipe of {about}, which bertfam {command} runs; expected one of "
             f"{expected}."
         )
-    return build(values, path, actual)
+    return actual
 
 
 def read_values(path: Path) -> dict[str, Any]:
@@ -107,7 +120,40 @@ def kind_of(values: dict[str, Any]) -> type:
 
 def load_run(file: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> Any:
     """Reads a ``Recipe``, ``MultiTaskRecipe`` or ``DistillRecipe``; see ``load_recipe``."""
-    return load_recipe(file, overrides, Recipe | MultiTaskRecipe | DistillRecipe)
+    return load_recipe(file, overrides, _SCORED)
+
+
+def load_finished(file: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> Any:
+    """Reads from a run's recipe what its trained model is used with: the task, data and metrics.
+
+    Settings that only training reads are left out, and have their defaults in the result: a later
+    version may refuse a setting that the run had.
+
+    Args:
+        file, overrides: the same as for ``load_run``.
+
+    Raises:
+        ValueError: as for ``load_run``.
+    """
+    path = Path(file)
+    values = read_values(path)
+    _override(values, overrides)
+    kind = _checked_kind(values, path, _SCORED)
+    values = _with_known_keys(values, path, kind)
+    used = {key: value for key, value in values.items() if key in _OF_MODEL}
+    if isinstance(stages := values.get("stages"), list):
+        used["stages"] = [{"terms": {}, **_trained(stage)} for stage in stages]
+    if kind is DistillRecipe:
+        used["student"] = {}
+    return build(used | _trained(values), path, kind)
+
+
+def _trained(section: Any) -> dict[str, Any]:
+    """Returns the section ``train`` of a recipe or stage with the settings that scoring reads."""
+    train = section.get("train") if isinstance(section, dict) else None
+    if not isinstance(train, dict):
+        return {}
+    return {"train": {key: train[key] for key in ("batch_size", "metrics") if key in train}}
 
 
 def with_defaults(text: str, kind: type) -> str:
@@ -233,15 +279,21 @@ def build(values: dict[str, Any], path: Path, kind: type) -> Any:
     Raises:
         ValueError: as for ``load_recipe``.
     """
+    values = _with_known_keys(values, path, kind)
+    try:
+        return dacite.from_dict(kind, values, _TYPES)
+    except (dacite.DaciteError, ValueError) as error:
+        raise ValueError(f"{path}: {_explained(error)}") from None
+
+
+def _with_known_keys(values: dict[str, Any], path: Path, kind: type) -> dict[str, Any]:
+    """Returns the values with the current names of keys, or raises ValueError for an unknown key."""
     try:
         values = with_new_names(values)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     _check_keys(values, kind, path)
-    try:
-        return dacite.from_dict(kind, values, _TYPES)
-    except (dacite.DaciteError, ValueError) as error:
-        raise ValueError(f"{path}: {_explained(error)}") from None
+    return values
 
 
 def _check_keys(values: dict[str, Any], kind: type, path: Path | None, section: str = "") -> None:

@@ -36,21 +36,26 @@ _BUILD_STATE = ("ranges", "documents")
 _log = logging.getLogger(__name__)
 
 
-def embedder(path: str | Path) -> TextEmbedder:
+def embedder(path: str | Path, language: str | int | None = None) -> TextEmbedder:
     """Returns the embedder at a path.
 
     Args:
         path: a saved task, or a checkpoint that ``TextEmbedder.from_pretrained`` reads.
+        language: the language of texts, a code or an id, for models with language embeddings; None
+            for the saved task's.
 
     Raises:
         CheckpointError: as ``tasks.load`` and ``from_pretrained`` raise it.
-        ValueError: if the saved task is of another kind.
+        ValueError: if the saved task is of another kind, or the language is unknown or missing.
     """
     if not tasks.is_saved(path):
-        return TextEmbedder.from_pretrained(path)
+        chosen: dict[str, Any] = {} if language is None else {"language": language}
+        return TextEmbedder.from_pretrained(path, **chosen)
     task = tasks.load(path)
     if not isinstance(task, TextEmbedder):
         raise ValueError(f"{path} is a {type(task).__name__}, expected a TextEmbedder.")
+    if language is not None:
+        task.language = language
     return task
 
 

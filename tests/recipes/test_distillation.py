@@ -3,11 +3,13 @@
 import csv
 import io
 import json
+import shutil
 import sys
 
 import keras
 import numpy as np
 import pytest
+import yaml
 
 import bertfam_tf as bf
 from bertfam_tf.cli import main
@@ -137,6 +139,25 @@ def test_commands_on_a_run(whole, files, capsys):
     given = ["--input", str(files[0] / "rows.tsv"), "--output", str(answers)]
     assert main(["predict", str(directory), *given]) == 0
     assert len(answers.read_text().splitlines()) == len(ROWS)
+
+
+@pytest.mark.extended
+def test_a_finished_run_whose_settings_are_refused_now(whole, files, tmp_path, capsys):
+    """Its model is evaluated and predicts as before; training it anew is an error."""
+    run = shutil.copytree(whole[0], tmp_path / "run")
+    recipe = yaml.safe_load((run / "recipe.yaml").read_text())
+    recipe["student"] |= {"path": "student", "num_layers": 2}
+    recipe["stages"][0]["train"]["class_weights"] = {"no": 2.0}
+    (run / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    assert main(["evaluate", str(run)]) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert found == {name: whole[1][name] for name in ("accuracy", "loss")}
+    answers = ["--input", str(files[0] / "rows.tsv"), "--output", str(tmp_path / "answers.jsonl")]
+    assert main(["predict", str(run), *answers]) == 0
+    assert main(["evaluate", str(run), "data.devv=x"]) == 2
+    assert "Did you mean 'dev'?" in capsys.readouterr().err
+    assert main(["distill", str(run / "recipe.yaml"), f"output={tmp_path / 'again'}"]) == 2
+    assert "student.num_layers must be omitted with student.path" in capsys.readouterr().err
 
 
 class Killed(BaseException):

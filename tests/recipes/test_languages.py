@@ -242,6 +242,18 @@ def test_languages_in_this_package_s_format(recipe, tiny, tmp_path, caplog, caps
     assert french == number != english
     assert main(predict) == 2
     assert "choose the language of the texts, one of en, fr." in capsys.readouterr().err
+    (tmp_path / "texts.txt").write_text("the film\na good plot\n")
+    index = str(tmp_path / "index")
+    command = ["index", str(model), "--input", str(tmp_path / "texts.txt"), "--output", index]
+    assert main(command) == 2
+    assert "choose the language of the texts, one of en, fr." in capsys.readouterr().err
+    assert main([*command, "--language", "fr"]) == 0
+    capsys.readouterr()
+    for language in ("fr", "1", "en"):
+        assert main(["search", str(model), index, "the film", "--language", language]) == 0
+    french, number, english = map(json.loads, capsys.readouterr().out.splitlines())
+    assert french == number != english
+    assert french["results"][0]["score"] == pytest.approx(1, abs=1e-5)
 
 
 @pytest.mark.full

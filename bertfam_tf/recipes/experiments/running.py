@@ -21,7 +21,7 @@ from bertfam_tf.names import truncated
 from bertfam_tf.recipes.directory import METRICS, MODEL, Flops
 from bertfam_tf.recipes.experiments import hardware
 from bertfam_tf.recipes.experiments.cells import EVALUATE, PAIRS, PAIRS_FILE, Cell, Run
-from bertfam_tf.recipes.reading import expand, load_run
+from bertfam_tf.recipes.reading import expand, load_finished
 
 _log = logging.getLogger(__name__)
 _PAUSE = 0.2
@@ -168,7 +168,7 @@ def _run_here(run: Run, flops: Flops | None) -> None:
             _write_metrics(run, _score_pairs(run))
         elif run.verb == EVALUATE:
             *overrides, split = run.overrides
-            recipe = load_run(run.recipe / "recipe.yaml", overrides)
+            recipe = load_finished(run.recipe / "recipe.yaml", overrides)
             task: Any = tasks.load(run.recipe / MODEL)
             score: Any = (
                 multi_task.evaluate_tasks if isinstance(task, tasks.MultiTask) else evaluate
