@@ -261,6 +261,28 @@ def test_options_of_export(trained, tmp_path, monkeypatch):
     }
 
 
+def test_calibration_of_choices(smallest, tmp_path, monkeypatch, capsys):
+    """Choices are columns; a question follows them."""
+    given = {}
+    monkeypatch.setattr(
+        bf.MultipleChoice, "export", lambda task, *args, **kwargs: given.update(kwargs)
+    )
+    bf.MultipleChoice.from_pretrained(smallest, 2, pair=True).save(tmp_path / "model")
+    texts = tmp_path / "texts"
+    texts.write_text("it is\tgood\tbad\twhat\u2028\nthe film\ta plot\tnot\twhich\n", "utf-8")
+    options = ["--dtype", "int8", "--calibration", str(texts)]
+    assert main(["export", str(tmp_path / "model"), str(tmp_path), *options]) == 0
+    assert given["calibration"] == [
+        ("it is", ["good", "bad"], "what\u2028"),
+        ("the film", ["a plot", "not"], "which"),
+    ]
+    texts.write_text("it is\tgood\tbad\twhat\nthe film\ta plot\n")
+    assert main(["export", str(tmp_path / "model"), str(tmp_path), *options]) == 2
+    assert (
+        "line 2: expected 4 texts with tabs between them, the text, 2 choices, the question, got 2."
+    ) in capsys.readouterr().err
+
+
 @only_in("extended", "options0---version is for SavedModels")
 @pytest.mark.parametrize(
     ("options", "error"),

@@ -4,10 +4,11 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from bertfam_tf.names import NO_TEXT, printable, truncated, unknown
+from bertfam_tf.names import NO_TEXT, join_names, printable, truncated, unknown
 
 Commands = argparse._SubParsersAction
 # Help texts.
@@ -133,14 +134,45 @@ def chosen_language(options: argparse.Namespace) -> str | int | None:
     return int(name) if name is not None and name.isdecimal() else name
 
 
-def calibration_texts(options: argparse.Namespace) -> list[tuple[str, ...]] | None:
-    """Returns the examples of ``--calibration``, if any: lines, with texts separated by tabs."""
-    from bertfam_tf import parsing
+def calibration_texts(options: argparse.Namespace, task: Any) -> list[tuple[Any, ...]] | None:
+    """Returns the examples of ``--calibration``, if any: lines, with texts separated by tabs.
+
+    Args:
+        options: the options of the command.
+        task: the task to calibrate, whose features may be lists, such as choices; None for several.
+
+    Raises:
+        ValueError: if a line does not have the texts of such a task.
+    """
+    from bertfam_tf.text.files import read_lines
 
     if options.calibration is None:
         return None
-    lines = parsing.read_text(Path(options.calibration)).splitlines()
-    return [tuple(line.split("\t")) for line in lines]
+    file = Path(options.calibration)
+    lines = [line.split("\t") for line in read_lines(file)]
+    specs = {} if task is None else task.feature_specs
+    lengths = {name: spec.shape[1] for name, spec in specs.items() if spec.shape.rank == 2}
+    if not lengths:
+        return [tuple(texts) for texts in lines]
+    expected = sum(lengths.get(name, 1) for name in specs)
+    names = join_names(
+        f"{lengths[name]} {name}" if name in lengths else f"the {name}" for name in specs
+    )
+    examples = []
+    for number, texts in enumerate(lines, 1):
+        if len(texts) != expected:
+            raise ValueError(
+                f"{file}, line {number}: expected {expected} texts with tabs between them, {names}, "
+                f"got {len(texts)}."
+            )
+        left = iter(texts)
+        examples.append(
+            tuple(
+                list(islice(left, lengths[name])) if name in lengths else next(left)
+                for name in specs
+            )
+        )
+    return examples
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:

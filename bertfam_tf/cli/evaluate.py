@@ -135,7 +135,7 @@ def _computing_in(task: Any, options: argparse.Namespace) -> contextlib.Abstract
         return contextlib.nullcontext()
     from bertfam_tf.export.saved_model import computing_in
 
-    return computing_in(task, options.dtype, calibration_texts(options))
+    return computing_in(task, options.dtype, calibration_texts(options, task))
 
 
 def _minimal_pairs(options: argparse.Namespace) -> None:

@@ -39,7 +39,8 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--calibration",
         metavar="FILE",
-        help="typical texts, one per line, for --dtype int8 and --quantize int8-full",
+        help="typical texts, one example per line with tabs between its texts, for --dtype int8 "
+        "and --quantize int8-full",
     )
     parser.add_argument(
         "--fallback",
@@ -98,10 +99,10 @@ def run(options: argparse.Namespace) -> None:
                 arguments[name] = value
     if options.calibration is not None and options.onnx:
         raise ValueError("--calibration is for SavedModels and --tflite.")
-    if options.calibration is not None:
-        arguments["calibration"] = calibration_texts(options)
     task = loaded_task(options, several=kind == "SavedModels")
     served = task.served_tasks()
+    if options.calibration is not None:
+        arguments["calibration"] = calibration_texts(options, served.get(""))
     for name in _FOR_ONE_TASK:
         if name in arguments and "" not in served:
             raise ValueError(

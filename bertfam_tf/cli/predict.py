@@ -91,7 +91,10 @@ def _check_top(top: int | None, task: Any) -> None:
     if top is None:
         return
     if not task.ranked_scores:
-        raise ValueError(f"--top is for classifiers; a {type(task).__name__} has no such scores")
+        raise ValueError(
+            "--top is for classifiers with the same labels for all texts, such as TextClassifier, "
+            f"got a {type(task).__name__}."
+        )
     if top < 1:
         raise ValueError(f"--top must be at least 1, got {top}")
 

@@ -16,13 +16,10 @@ from bertfam_tf.export.runtime.servable import DEFAULT_SIGNATURE
 from bertfam_tf.export.signatures import packed_value_counts
 from bertfam_tf.export.text_model import TextModel
 from bertfam_tf.export.weights import StoredWeights
-from bertfam_tf.names import unexpected
 from bertfam_tf.tasks import MultiTask, Task
 from bertfam_tf.tasks.components import Signature
 
 EXAMPLES = "inputs"
-# Arguments of an export of several tasks.
-_OF_SEVERAL = ("version", "dtype", "batching", "fallback", "metrics")
 
 # Longer than most models take. No part of it repeats: windows with the same tokens would have the
 # same scores, and rounding would decide which of their answers is the best.
@@ -118,18 +115,13 @@ def endpoints(
         weights: the weights that the graphs read.
         batching: batches signatures that take text. Requests of packed ids, and of lists of texts,
             are not batched, because their lengths differ.
-        **options: arguments of ``task.signatures``.
+        **options: arguments of ``task.signatures``; of one task.
 
     Returns:
         Signature name to endpoint.
-
-    Raises:
-        TypeError: if there are options for several tasks.
     """
     traced: dict[str, Endpoint] = {}
     for name, member in task.served_tasks().items():
-        if name and options:
-            raise TypeError(unexpected("export", sorted(options), _OF_SEVERAL))
         # The default signature first: classify and regress signatures call its graph.
         default = DEFAULT_SIGNATURE
         listed = sorted(member.signatures(**options).items(), key=lambda x: x[0] != default)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -30,6 +31,7 @@ from bertfam_tf.export.text_model import TextModel
 from bertfam_tf.export.warmup import check_count, write_warmup
 from bertfam_tf.export.weights import Precision, StoredWeights, check_precision
 from bertfam_tf.tasks import MultiTask, Task
+from bertfam_tf.tasks.text_learner import refuse
 from bertfam_tf.validation import in_range
 
 _LABELS = "labels"
@@ -125,6 +127,9 @@ def export_saved_model(
     """
     if isinstance(task, keras.Model) and not isinstance(task, Task | MultiTask):
         task = TextModel(task)
+    if isinstance(task, MultiTask):
+        parameters = inspect.signature(export_saved_model).parameters.values()
+        refuse("export", options, [x.name for x in parameters if x.kind is x.KEYWORD_ONLY])
     base = Path(directory)
     if version is not None:
         in_range("version", version, at_least=0, at_most=_LARGEST_VERSION, integer=True)

@@ -51,7 +51,10 @@ def signatures(
     }
     if label_names:
         if not task.ranked_scores:
-            raise ValueError(f"label_names is for classifiers, got a {type(task).__name__}.")
+            raise ValueError(
+                "label_names is for classifiers with the same labels for all texts, such as "
+                f"TextClassifier, got a {type(task).__name__}."
+            )
         usual = {
             name: _with_labels(signature, task.class_names) for name, signature in usual.items()
         }

@@ -287,7 +287,7 @@ def build(values: dict[str, Any], path: Path, kind: type) -> Any:
 
 
 def _with_known_keys(values: dict[str, Any], path: Path, kind: type) -> dict[str, Any]:
-    """Returns the values with the current names of keys, or raises ValueError for an unknown key."""
+    """Returns the values with the current names of keys; an unknown key is a ValueError."""
     try:
         values = with_new_names(values)
     except ValueError as error:

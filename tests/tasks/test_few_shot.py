@@ -258,5 +258,5 @@ def test_names_beside_scores(fitted, smallest, tmp_path):
     assert answers["labels"].tolist() == [[b"bad", b"good"]] * len(NEW)
     best = answers["labels"][range(len(NEW)), answers["scores"].argmax(axis=1)]
     assert best.tolist() == answers["label"].tolist()
-    with pytest.raises(ValueError, match="label_names is for classifiers, got a TextEmbedder"):
+    with pytest.raises(ValueError, match="such as TextClassifier, got a TextEmbedder"):
         clf.embedder.export(tmp_path / "vectors", label_names=True)
