@@ -127,6 +127,25 @@ def check(settings: Any, section: str = "") -> None:
             rule.check(at, value)
 
 
+def check_unused(settings: Any, section: str, names: Iterable[str], when: str) -> None:
+    """Raises ``ValueError`` for fields without effect that do not have their defaults.
+
+    Args:
+        settings: an instance of a dataclass.
+        section: the prefix of field names in errors, such as ``train``.
+        names: the fields.
+        when: why they have no effect, for the error, such as ``"unless masking.unit is tagged"``.
+    """
+    defaults = {field.name: field.default for field in dataclasses.fields(settings)}
+    for name in names:
+        value, default = getattr(settings, name), defaults[name]
+        if value != default:
+            usual = "null" if default is None else default
+            raise ValueError(
+                f"{section}.{name} must be {usual} or omitted {when}, got {truncated_repr(value)}."
+            )
+
+
 def one_of(name: str, value: Any, choices: Iterable[Any], why: str = "") -> None:
     """Raises ``ValueError`` for a value that is none of some choices, with the most similar one.
 

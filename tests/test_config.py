@@ -191,24 +191,62 @@ def test_a_recipe_of_another_command(command, values, error, tmp_path, capsys):
     assert re.search(error, capsys.readouterr().err)
 
 
+CORPUS = {"train": ["t"], "dev": ["t"], "format": "full_sentences"}
+
+
 @pytest.mark.parametrize(
     ("keys", "error"),
     [
         (
             {"train": {"class_weights": {"a": 2}}},
-            "train.class_weights must be null for pretraining",
+            "train.class_weights must be null or omitted for pretraining",
         ),
-        ({"train": {"metrics": ["accuracy"]}}, "train.metrics must be null for pretraining"),
-        ({"train": {"layer_decay": 0.9}}, "train.layer_decay must be 1.0 for pretraining"),
+        (
+            {"train": {"metrics": ["accuracy"]}},
+            "train.metrics must be null or omitted for pretraining",
+        ),
+        (
+            {"train": {"layer_decay": 0.9}},
+            "train.layer_decay must be 1.0 or omitted for pretraining",
+        ),
         ({"generator": {"num_heads": 1}}, "generator must be empty without the objective rtd"),
         ({"prompts": ["a"]}, "prompts must be empty unless data.format is stream"),
+        *(
+            ({"masking": {name: value}}, f"masking.{name} must be .* unless masking.unit is {unit}")
+            for name, value, unit in (
+                ("labels", ["PER"], "tagged"),
+                ("words", 0.3, "tagged"),
+                ("tagger", "t", "tagged"),
+                ("longest", 5, "ngram"),
+            )
+        ),
+        *(
+            ({"data": {**CORPUS, "format": form, name: value}}, f"data.{name} must be .* {when}")
+            for form, name, value, when in (
+                ("stream", "documents", "file", "for data.format stream"),
+                ("stream", "sentences", "split", "for data.format stream"),
+                ("stream", "shuffle", 5, "for data.format stream"),
+                ("sentences", "shuffle", 5, "for data.format sentences"),
+                ("full_sentences", "end", "<eos>", "unless data.format is stream"),
+                ("full_sentences", "words", 5, "unless data.format is sentences"),
+                ("full_sentences", "exponent", 0.5, "unless data.train is a table of several"),
+            )
+        ),
+        (
+            {"data": {**CORPUS, "train": {"en": ["t"]}, "exponent": 0.5}},
+            "data.exponent must be 0.7 or omitted unless data.train is a table of several",
+        ),
+        *(
+            ({"stages": [{"steps": 2}], "train": {name: 5}}, f"train.{name} must be .* with stages")
+            for name in ("epochs", "steps")
+        ),
     ],
 )
 def test_keys_that_pretraining_would_ignore(keys, error, tmp_path):
     values = {
         "output": "o",
         "model": {"family": "bert", "size": "tiny", "tokenizer": "t"},
-        "data": {"train": ["t"], "dev": ["t"], "format": "full_sentences"},
+        "data": CORPUS,
         "objectives": {"mlm": 1.0},
     }
     file = tmp_path / "recipe.yaml"
@@ -228,7 +266,7 @@ def _stage(**keys):
         ({"student": {"layer": 2}}, "key in section student 'layer'. Did you mean 'layers'?"),
         (
             {"student": {"path": "p", "num_layers": 2}},
-            r"student\.num_layers must be omitted with student\.path, .*, got 2\.",
+            r"student\.num_layers must be null or omitted with student\.path, .*, got 2\.",
         ),
         (_stage(text="original"), "key in section stages.1 'text'. Did you mean 'texts'?"),
         (_stage(train={"epoch": 1}), "section stages.1.train 'epoch'. Did you mean 'epochs'?"),
@@ -243,7 +281,10 @@ def _stage(**keys):
             r"stages\[1\].texts: \"augmented\" needs an augmentation section",
         ),
         (_stage(teacher_outputs="disk"), "must be each_step or cached, got 'disk'"),
-        (_stage(train={"class_weights": {"a": 2.0}}), "class_weights must be null in a stage of a"),
+        (
+            _stage(train={"class_weights": {"a": 2.0}}),
+            "class_weights must be null or omitted in a stage of a",
+        ),
         (
             {"augmentation": {"masked": "m"}},
             "section augmentation 'masked'. Did you mean 'masked_l",

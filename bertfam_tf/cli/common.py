@@ -162,8 +162,8 @@ def calibration_texts(options: argparse.Namespace, task: Any) -> list[tuple[Any,
     for number, texts in enumerate(lines, 1):
         if len(texts) != expected:
             raise ValueError(
-                f"{file}, line {number}: expected {expected} texts with tabs between them, {names}, "
-                f"got {len(texts)}."
+                f"{file}, line {number}: expected {expected} texts with tabs between them, "
+                f"{names}, got {len(texts)}."
             )
         left = iter(texts)
         examples.append(

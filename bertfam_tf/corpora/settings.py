@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from bertfam_tf.validation import check, setting
+from bertfam_tf.validation import check, check_unused, setting
 
 FORMATS = (
     *("stream", "sentences", "full_sentences", "doc_sentences"),
     *("segment_pairs", "sentence_pairs"),
 )
+# The units of masking that a setting is for.
+_UNITS = {"longest": "ngram", "tagger": "tagged", "labels": "tagged", "words": "tagged"}
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,19 @@ class CorpusConfig:
 
     def __post_init__(self):
         check(self, "data")
+        if self.format == "stream":
+            why = "for data.format stream, which is all text in its order"
+            check_unused(self, "data", ("documents", "sentences", "shuffle"), why)
+        else:
+            check_unused(self, "data", ("end",), "unless data.format is stream")
+        if self.format == "sentences":
+            why = "for data.format sentences, whose buffer has a fixed size"
+            check_unused(self, "data", ("shuffle",), why)
+        else:
+            check_unused(self, "data", ("words",), "unless data.format is sentences")
+        if not isinstance(self.train, dict) or len(self.train) < 2:
+            why = "unless data.train is a table of several languages"
+            check_unused(self, "data", ("exponent",), why)
 
 
 @dataclass(frozen=True)
@@ -99,14 +114,8 @@ class MaskingConfig:
                 "masking.masked and masking.random must add up to at most 1, got "
                 f"{self.masked} and {self.random}."
             )
-        if (self.tagger is None) == (self.unit == "tagged"):
-            raise ValueError(
-                "masking.tagger is required by masking.unit tagged and allowed only with it, got "
-                f"{self.tagger!r} and {self.unit}."
-            )
-        default = type(self).longest
-        if self.unit == "span" and self.longest != default:
-            raise ValueError(
-                f"masking.longest must be {default} or omitted for masking.unit span, whose spans "
-                f"have up to ten words, got {self.longest}."
-            )
+        for name, unit in _UNITS.items():
+            if self.unit != unit:
+                check_unused(self, "masking", (name,), f"unless masking.unit is {unit}")
+        if self.unit == "tagged" and self.tagger is None:
+            raise ValueError("masking.tagger is required by masking.unit tagged.")

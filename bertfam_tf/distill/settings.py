@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bertfam_tf.training.settings import TrainConfig
-from bertfam_tf.validation import check, setting
+from bertfam_tf.validation import check, check_unused, setting
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,9 @@ class StudentConfig:
 
     def __post_init__(self):
         check(self, "student")
-        for name in ("family", "size", "num_layers", "layers"):
-            if self.path is not None and getattr(self, name) != getattr(StudentConfig, name):
-                raise ValueError(
-                    f"student.{name} must be omitted with student.path, whose checkpoint has it, "
-                    f"got {getattr(self, name)!r}."
-                )
+        if self.path is not None:
+            why = "with student.path, whose checkpoint has it"
+            check_unused(self, "student", ("family", "size", "num_layers", "layers"), why)
 
 
 @dataclass(frozen=True)
@@ -91,8 +88,7 @@ class DistillStage:
 
     def __post_init__(self):
         check(self, "stages[i]")
-        if self.train.class_weights is not None:
-            raise ValueError("train.class_weights must be null in a stage of a distillation.")
+        check_unused(self.train, "train", ("class_weights",), "in a stage of a distillation")
         if self.teacher_outputs == "cached" and self.train.batch_tokens is not None:
             raise ValueError(
                 'train.batch_tokens must be null with teacher_outputs "cached", whose batches have '

@@ -228,11 +228,6 @@ def check(recipe: PretrainRecipe) -> None:
         raise ValueError("data.train must be a table of files by language for tlm, got a list.")
     if names == ["tlm"] and any(data.train.values() if isinstance(data.train, dict) else ()):
         raise ValueError("Lists of files in data.train must be empty for tlm without mlm.")
-    if recipe.stages and recipe.train.steps is not None:
-        raise ValueError(
-            "train.steps must be null with stages, which have steps of their own, got "
-            f"{recipe.train.steps}."
-        )
     if "rtd" in names and any(stage.layers is not None for stage in recipe.stages):
         raise ValueError(
             "stages[i].layers must be null or omitted for rtd, whose generator would not grow."

@@ -61,10 +61,6 @@ def _run(recipe: PretrainRecipe, directory: RunDirectory) -> dict[str, Any]:
     train, objective = _FORMATS.get(recipe.data.format, (pretrain_on_sentences, None))
     if objective is not None:
         _check_only_objective(recipe, objective)
-    if recipe.data.end is not None and recipe.data.format != "stream":
-        raise ValueError(
-            f"data.end must be null unless data.format is stream, got {recipe.data.end!r}."
-        )
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", _UNTRAINED_POOLER)
         metrics = train(recipe, directory)

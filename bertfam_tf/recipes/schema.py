@@ -12,15 +12,7 @@ from bertfam_tf.corpora.settings import CorpusConfig, MaskingConfig
 from bertfam_tf.data.settings import DataConfig
 from bertfam_tf.distill.settings import AugmentationConfig, DistillStage, StudentConfig
 from bertfam_tf.training.settings import Stage, TrainConfig
-from bertfam_tf.validation import check, setting
-
-
-def _check_unused(train: TrainConfig, unused: dict[str, Any], of: str) -> None:
-    """Raises ``ValueError`` for settings of training that would be ignored."""
-    for name, value in unused.items():
-        if getattr(train, name) != value:
-            needed = "null" if value is None else value
-            raise ValueError(f"train.{name} must be {needed} for {of}.")
+from bertfam_tf.validation import check, check_unused, setting
 
 
 class _Yaml:
@@ -114,8 +106,11 @@ class PretrainRecipe(_Yaml):
 
     def __post_init__(self):
         check(self)
-        unused = {"metrics": None, "class_weights": None, "layer_decay": 1.0}
-        _check_unused(self.train, unused, "pretraining")
+        unused = ("metrics", "class_weights", "layer_decay")
+        check_unused(self.train, "train", unused, "for pretraining")
+        if self.stages:
+            why = "with stages, which have their own"
+            check_unused(self.train, "train", ("steps", "epochs"), why)
         if self.prompts and self.data.format != "stream":
             raise ValueError("prompts must be empty unless data.format is stream.")
         if self.generator and "rtd" not in self.objectives:
@@ -189,7 +184,7 @@ class MultiTaskRecipe(_Yaml):
 
     def __post_init__(self):
         check(self)
-        _check_unused(self.train, {"metrics": None, "class_weights": None}, "several tasks")
+        check_unused(self.train, "train", ("metrics", "class_weights"), "for several tasks")
 
     def of(self, name: str) -> Recipe:
         """Returns the recipe of a single task."""

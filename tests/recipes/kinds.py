@@ -18,7 +18,7 @@ def pretraining(tiny, family, objective, format, **others):
         },
         "data": {"train": ["text.txt"], "dev": ["text.txt"], "format": format, "length": 16},
         "objectives": {objective: 1.0},
-        "train": TRAIN,
+        "train": {k: v for k, v in TRAIN.items() if k != "epochs" or "stages" not in others},
         **others,
     }
 

@@ -93,7 +93,7 @@ def test_a_run_and_one_that_was_killed(recipe, tmp_path, capsys, monkeypatch):
     [
         ("tasks.film.data.trian=x", "Unknown key in section tasks.film.data 'trian'. Did you mean"),
         ("tasks.film.option={}", "Unknown key in section tasks.film 'option'. Did you mean"),
-        ("train.metrics=[accuracy]", "train.metrics must be null for several tasks"),
+        ("train.metrics=[accuracy]", "train.metrics must be null or omitted for several tasks"),
         ("train.accumulation_steps=2", "accumulation_steps must be 1 for several tasks"),
         ("tasks.film.options.top=1", "Unknown option of TextClassifier 'top'"),
         ("tasks.film.data.dev_languages={de: absent.tsv}", "There is no file absent.tsv"),

@@ -90,10 +90,13 @@ def test_a_run_and_one_that_was_killed(recipe, tmp_path, capsys, monkeypatch):
     ("override", "error"),
     [
         ("objectives={mlm: 1.0}", "objectives must be bilm for data.format sentences, got mlm"),
-        ("data.format=full_sentences", "bilm needs data.format: sentences"),
+        ("data.format=full_sentences; data.words=100000", "bilm needs data.format: sentences"),
         ("model.tokenizer={}", "model.tokenizer must be characters, or a directory with a Charac"),
         ("data.words=0", "data.words must be at least 1"),
-        ("data.end=</s>", "data.end must be null unless data.format is stream, got '</s>'"),
+        (
+            "data.end=</s>",
+            "data.end must be null or omitted unless data.format is stream, got '</s>'",
+        ),
         ("masking.rate=0.5", "masking must be empty for data.format sentences"),
     ],
 )
@@ -102,5 +105,5 @@ def test_mistakes_are_named(recipe, override, error, tmp_path, capsys):
         words = ["vocabulary", "words", "--input", str(tmp_path / "text.txt")]
         assert main([*words, "--output", str(tmp_path / "words")]) == 0
         override = override.format(tmp_path / "words")
-    assert main(["pretrain", str(recipe), override]) == 2
+    assert main(["pretrain", str(recipe), *override.split("; ")]) == 2
     assert error in capsys.readouterr().err
