@@ -60,6 +60,11 @@ class Corpus(TextExamples, FormedExamples):
         self.documents = documents
         self.sentences = sentences
 
+    def count_sentences(self) -> int:
+        """Returns the number of sentences, which reads all files."""
+        documents = read_documents(self.files, self.documents, self.sentences)
+        return sum(1 for document in documents for _ in document)
+
     def _formed(self, seed: int) -> Iterator[Segments]:
         example = None
         documents = read_documents(self.files, self.documents, self.sentences)

@@ -12,9 +12,9 @@ import tensorflow as tf
 
 from bertfam_tf import parsing
 from bertfam_tf.corpora.corpus import Corpus
-from bertfam_tf.corpora.documents import read_documents
 from bertfam_tf.corpora.examples import SEEDS, Examples, TextExamples
 from bertfam_tf.corpora.masking import Masking
+from bertfam_tf.corpora.shards import Shards
 from bertfam_tf.corpora.translation import TranslationPairs
 from bertfam_tf.data.batching import training_options
 from bertfam_tf.text import Tokenizer
@@ -124,7 +124,7 @@ class Languages:
     sections 3.1 and 3.4).
 
     Args:
-        corpora: the corpora of the languages, by their ids.
+        corpora: the texts or shards of the languages, by their ids.
         translations: the translations of pairs of languages.
         exponent: the exponent of the number of sentences.
         seed: the seed of random draws.
@@ -132,7 +132,7 @@ class Languages:
 
     def __init__(
         self,
-        corpora: Mapping[int, Corpus],
+        corpora: Mapping[int, Corpus | Shards],
         translations: Sequence[Translations] = (),
         exponent: float = 0.7,
         seed: int = 0,
@@ -195,7 +195,7 @@ class Languages:
 
     def _choices(self) -> tf.data.Dataset:
         """Returns the index of the data set of each batch."""
-        sizes = [[_sentences(corpus) for corpus in self.corpora.values()]]
+        sizes = [[corpus.count_sentences() for corpus in self.corpora.values()]]
         sizes.append([source.count() for source in self.translations])
         logits = [self.exponent * np.log(np.array(kind, "float32")) for kind in sizes if kind]
         kinds = [len(kind) for kind in logits]
@@ -226,8 +226,3 @@ def _with_language(language: int) -> Any:
         return {**inputs, **more}, {**targets, "translated": translated}, weights
 
     return batch
-
-
-def _sentences(corpus: Corpus) -> int:
-    documents = read_documents(corpus.files, corpus.documents, corpus.sentences)
-    return sum(1 for document in documents for _ in document)

@@ -23,7 +23,7 @@ class CorpusConfig:
             ``books/*.txt.gz``; or folders of shards, whose
             examples were formed before (``serving/batch/corpus.py``): for these ``format`` and
             ``length`` have to be the same, and ``documents`` and ``sentences`` are not read; or a
-            table of them by language.
+            table of lists of them by language.
         format: ``stream``, all text as one stream of tokens, for causal models; ``sentences``,
             single sentences, for models that read characters (``bilm``); or examples of sentences
             in one of the formats of ``bertfam_tf.corpora``: ``full_sentences``, ``doc_sentences``,

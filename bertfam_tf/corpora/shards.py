@@ -340,6 +340,12 @@ class Shards(FormedExamples):
         """Returns the number of examples in each pass, from the data cards."""
         return sum(card["counts"]["examples"] for card in self.cards.values())
 
+    def count_sentences(self) -> int:
+        """Returns the number of sentences of the text, from the data cards."""
+        for folder, card in self.cards.items():
+            check_shards(folder / CARD, card, "sentences")
+        return sum(card["counts"]["sentences"] for card in self.cards.values())
+
     def _labels(self) -> Counter[int | None]:
         labels: Counter[int | None] = Counter()
         for card in self.cards.values():

@@ -183,7 +183,7 @@ class _Data:
         if translations and self.batch_tokens is not None:
             raise ValueError("train.batch_tokens must be null for translations: set batch_size.")
         if not isinstance(files, dict):
-            return self._texts_or_shards(files, length)
+            return self._texts_or_shards(files, length, self.tokenizer)
         data, seed = self.recipe.data, self.recipe.train.seed
         ids = _languages(self.recipe)
         for name in files:
@@ -191,7 +191,7 @@ class _Data:
                 raise ValueError(unknown("language of data.train", name, ids))
         tokenizers = {name: self.tokenizer.in_language(name) for name in ids}
         texts = {
-            ids[name]: self._corpus(paths, length, tokenizers[name])
+            ids[name]: self._texts_or_shards(paths, length, tokenizers[name])
             for name, paths in files.items()
             if paths
         }
@@ -215,12 +215,14 @@ class _Data:
             sources.append(source)
         return Languages(texts, sources, data.exponent, seed)
 
-    def _texts_or_shards(self, names: list[str], length: int) -> FormedExamples:
+    def _texts_or_shards(
+        self, names: list[str], length: int, tokenizer: Tokenizer
+    ) -> Corpus | Shards:
         data, seed = self.recipe.data, self.recipe.train.seed
         paths = [expand(name) for name in names]
         folders = [path for path in paths if path.is_dir()]
         if not folders:
-            return self._corpus(names, length, self.tokenizer)
+            return self._corpus(names, length, tokenizer)
         if len(folders) < len(paths):
             raise ValueError(
                 f"data has text files and folders of shards together ({join_names(names)}), "
@@ -228,7 +230,7 @@ class _Data:
             )
         if self.recipe.masking.tagger is not None:
             raise ValueError("masking.unit must not be tagged for shards, which have no spans.")
-        form = Format(self.tokenizer, length, data.format, self._task)
+        form = Format(tokenizer, length, data.format, self._task)
         return Shards(folders, form, shuffle=data.shuffle, seed=seed)
 
     def _corpus(self, files: list[str], length: int, tokenizer: Tokenizer) -> Corpus:

@@ -8,7 +8,7 @@ import pytest
 
 import bertfam_tf as bf
 from bertfam_tf.cli import main
-from bertfam_tf.corpora import Corpus, Masking, TranslationPairs
+from bertfam_tf.corpora import Corpus, Format, Masking, TranslationPairs, shards
 from bertfam_tf.corpora.languages import Languages, Translations
 from bertfam_tf.recipes import pretrain, pretrained
 from bertfam_tf.recipes.objectives import build
@@ -263,6 +263,43 @@ def test_one_of_both(recipe, objectives):
     file = recipe(objectives=objectives, **({"data": nothing} if "tlm" in objectives else {}))
     metrics = pretrain(load_recipe(file, kind=PretrainRecipe))
     assert np.isfinite(metrics["loss"])
+
+
+@pytest.mark.extended
+def test_shards_of_languages(recipe, files, tokenizer):
+    """They are read as the text is of which they were made, with translations of text files."""
+    form, options = Format(tokenizer, 32, "full_sentences"), {"sentences": "line", "seed": 0}
+    table = {}
+    for name in ("en", "fr"):
+        folder, size = files / f"shards_{name}", (files / name).stat().st_size
+        units = shards.units_of([(str(files / name), size)], 300, "blank_line")
+        job = shards.description(form, files=[], unit=300, documents="blank_line", **options)
+        shards.begin(folder, job)
+        for unit in units:
+            shards.write_shard(folder, unit, form, documents="blank_line", **options)
+        shards.finish(folder, job, units)
+        table[name] = [str(folder)]
+    made = load_recipe(recipe(data={"train": table, "dev": table}), kind=PretrainRecipe)
+    text = load_recipe(recipe(), kind=PretrainRecipe)
+    (choices, ids), expected = (
+        (
+            [int(x) for x in data.train(32)._choices().take(40)],
+            [
+                inputs["language_ids"].numpy().max(axis=1).tolist()
+                for inputs, *_ in data.train(32).batches(4, data.pretraining.masking)
+            ],
+        )
+        for data in (_Data(each, tokenizer, build(each, tokenizer)) for each in (made, text))
+    )
+    assert (choices, ids) == expected
+    assert set(choices) == {0, 1, 2}
+    assert np.isfinite(pretrain(made)["loss"])
+    card = files / "shards_fr" / "card.json"
+    content = json.loads(card.read_text())
+    del content["counts"]["sentences"]
+    card.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r"shards_fr/card\.json is not a data card: .*sentences"):
+        pretrain(load_recipe(recipe(output="b", data={"train": table}), kind=PretrainRecipe))
 
 
 def test_pairs_of_codes_with_hyphens(recipe, files, tokenizer):
