@@ -43,6 +43,7 @@ def read(directory: Path, family: str | None = None) -> Source:
     for format in FORMATS:
         if format.matches(directory):
             return format.read(directory, family)
+    huggingface.check_no_adapter(directory)
     looked_for = f"Looked for {'; '.join(format.files for format in reversed(FORMATS))}."
     if any(next(directory.glob(name), None) for name in _EXPORTS):
         looked_for = "It has a SavedModel, for bertfam serve: name the model that was exported."

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import operator
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,9 @@ _IGNORED_KEYS = frozenset(
     legacy pooler_hidden_size true_hidden_size
     """.split()
 )
+# Of DistributedDataParallel and of torch.compile.
+_WRAPPERS = ("module.", "_orig_mod.")
+_ADAPTER = "adapter_config.json"
 # transformers does not use the other ones.
 _PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_classification")
 
@@ -67,7 +71,8 @@ def read(directory: Path, family: str | None = None) -> Source:
     values = read_config(directory)
     record, config = translate(values, family)
     names = names_of(record)
-    tensors = read_weights(directory).renamed(lambda name: _canonical(name, names.prefix))
+    tensors = _unwrapped(read_weights(directory))
+    tensors = tensors.renamed(lambda name: _canonical(name, names.prefix))
     others = {name: _by_alias(name, names.aliases) for name in tensors}
     tensors = tensors.renamed(lambda name: name if others[name] in tensors else others[name])
     weights, copies = dict(names.weights), {}
@@ -102,10 +107,31 @@ def read_weights(directory: Path) -> Tensors:
     for reader in (safetensors, pytorch):
         if reader.matches(directory):
             return reader.read(directory)
+    check_no_adapter(directory)
     raise CheckpointError(
         f"No weights in {directory}: expected {safetensors.SINGLE}, {safetensors.INDEX}, "
         f"{pytorch.SINGLE} or {pytorch.INDEX}."
     )
+
+
+def check_no_adapter(directory: Path) -> None:
+    """Raises ``CheckpointError`` if a directory without a model has an adapter of PEFT."""
+    file = directory / _ADAPTER
+    if file.is_file():
+        base = parsing.read_object(file, CheckpointError).get("base_model_name_or_path")
+        raise CheckpointError(
+            f"{directory} has only an adapter of PEFT ({_ADAPTER}), for the model "
+            f"{truncated_repr(base)}. Load it with peft, call merge_and_unload() and "
+            "save_pretrained(FOLDER), and load that folder."
+        )
+
+
+def _unwrapped(tensors: Tensors) -> Tensors:
+    """Returns tensors without the prefixes of PyTorch's wrappers around a whole model."""
+    for prefix in _WRAPPERS * 2:  # either may be around the other
+        if all(name.startswith(prefix) for name in tensors):
+            tensors = tensors.renamed(operator.itemgetter(slice(len(prefix), None)))
+    return tensors
 
 
 def _canonical(name: str, prefix: str) -> str:

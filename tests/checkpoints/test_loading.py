@@ -76,7 +76,19 @@ def _with_buffers_and_heads(tensors):
     tensors["cls.predictions.bias"] = np.zeros(64, np.float32)
 
 
-@pytest.mark.parametrize("change", [_without_prefix, _old_norms, _with_buffers_and_heads])
+def _wrapped(*prefixes):
+    """Wrapped by DistributedDataParallel and torch.compile."""
+    return lambda tensors: {f"{''.join(prefixes)}{name}": x for name, x in tensors.items()}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *(_without_prefix, _old_norms, _with_buffers_and_heads),
+        *(_wrapped("module."), _wrapped("_orig_mod."), _wrapped("_orig_mod.", "module.")),
+        _wrapped("module.", "_orig_mod."),
+    ],
+)
 def test_published_variations(tiny_copy, expected, change):
     before = set(load_file(tiny_copy / WEIGHTS))
     _change_tensors(tiny_copy, change)
@@ -134,6 +146,13 @@ def _cut(directory):
     (directory / WEIGHTS).write_bytes(content[: len(content) // 2])
 
 
+def _adapter(directory):
+    config = {"peft_type": "LORA", "base_model_name_or_path": "org/base"}
+    (directory / "adapter_config.json").write_text(json.dumps(config))
+    (directory / WEIGHTS).rename(directory / "adapter_model.safetensors")
+    (directory / WEIGHTS).touch()
+
+
 def _remove_shard(directory):
     (directory / _shard(directory)[QUERY]).unlink()
 
@@ -181,6 +200,18 @@ def _poison(value):
 DAMAGES = {
     "no config": (lambda d: (d / "config.json").unlink(), r"No config\.json in .*checkpoint"),
     "no weights": (lambda d: (d / WEIGHTS).unlink(), r"No weights in .*expected model\.safe"),
+    "adapter": (
+        lambda d: (_adapter(d), (d / "config.json").unlink()),
+        "only an adapter of PEFT .*'org/base'.* merge_and_unload",
+    ),
+    "adapter with a config": (
+        lambda d: (_adapter(d), (d / WEIGHTS).unlink()),
+        "only an adapter of PEFT .*'org/base'.* merge_and_unload",
+    ),
+    "some tensors with a prefix": (
+        _tensors(lambda t: {f"module.{n}" if n == QUERY else n: x for n, x in t.items()}),
+        f"Unexpected tensors: module.{QUERY}",
+    ),
     "config is text": (lambda d: (d / "config.json").write_text("{"), r"config\.json is not JSON"),
     "config is a list": (
         lambda d: (d / "config.json").write_text("[]"),
