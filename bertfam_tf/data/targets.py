@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from bertfam_tf.data.labels import not_listed
+from bertfam_tf.names import truncated_repr
 
 _STRING = tf.TensorSpec([], tf.string)
 _INT32 = tf.TensorSpec([], tf.int32)
@@ -39,6 +41,7 @@ class Target:
         self._table = dict(names) if isinstance(names, Mapping) else None
         self._known = None if names is None else list(names)
         self._found: dict[str, None] = {}
+        self._normalized: dict[str, str] = {}
 
     @property
     def names(self) -> list[str]:
@@ -63,9 +66,36 @@ class Target:
                 raise ValueError(
                     f"The {self.what} {label!r} {problem}; data.labels may give it a name."
                 )
+            elif not label.isascii():
+                self._check_normalized(label)
         if self._known is None:
             self._found.update(dict.fromkeys(labels))
         return list(labels) if self._table is None else [self._table[label] for label in labels]
+
+    def _check_normalized(self, label: str) -> None:
+        """Raises ValueError for a label that looks like another one, such as after editing."""
+        same = self._normalized.setdefault(unicodedata.normalize("NFC", label), label)
+        if same != label:
+            raise ValueError(
+                f"The {self.what} {label!a} is another spelling of {same!a}, which looks the same "
+                "(Unicode's normal forms); data.labels may give both one name."
+            )
+
+    def _texts(self, value: Any, separator: str | None, separated: str) -> list[str]:
+        """Returns the labels of a row: a list, or a text in which a separator stands between them.
+
+        Raises:
+            ValueError: if the text is a list as Python, NumPy or JSON writes it.
+        """
+        if isinstance(value, list):
+            return value
+        text = _one(value, self.what).strip()
+        if self._known is None and text.startswith("[") and text.endswith("]"):
+            raise ValueError(
+                f"{truncated_repr(text)} is a list that was written as text, expected "
+                f"{self.what}s {separated}; JSON lines and Parquet files may have lists."
+            )
+        return text.split(separator)
 
     def read(self, value: Any, features: Mapping[str, Any]) -> Any:
         """Validates a row's label.
@@ -107,7 +137,7 @@ class Tags(Target):
     iob2 = False
 
     def read(self, value: Any, features: Mapping[str, Any]) -> bytes:
-        tags = value if isinstance(value, list) else _one(value, "tags").split()
+        tags = self._texts(value, None, "with spaces between them")
         # As the graph splits the text, also at white space outside of ASCII.
         text = features["text"].decode("utf-8", "replace")
         words = text.split()
@@ -166,9 +196,10 @@ class Names(Target):
         return tf.TensorSpec([len(self.names)], tf.int32)
 
     def read(self, value: Any, features: Mapping[str, Any]) -> list[str]:
+        names = self._texts(value, ",", "with commas between them")
         if not isinstance(value, list):
-            value = [name.strip() for name in _one(value, self.what).split(",") if name.strip()]
-        return list(dict.fromkeys(self._named(value)))
+            names = [name.strip() for name in names if name.strip()]
+        return list(dict.fromkeys(self._named(names)))
 
     def names_in(self, label: list[str]) -> list[str]:
         return label

@@ -430,6 +430,27 @@ def test_labels_that_are_empty_or_padded(tmp_path, label, error):
     assert _found(file, targets.Name({"pos": "pos", label: "neg"}))[1] == ("b", "neg")
 
 
+def test_labels_that_look_the_same(tmp_path):
+    """A letter with an accent, as one character and as two."""
+    file = tmp_path / "t.csv"
+    one, two = "caf\u00e9", "cafe\u0301"
+    file.write_text(f"text,label\na,{one}\nb,{two}\n", "utf-8")
+    with pytest.raises(ValueError, match=r"line 3: The label 'cafe\\u0301' is another spelling of"):
+        read_rows(file, target=targets.Name())
+    assert _found(file, targets.Name({one: one, two: one})) == [("a", one), ("b", one)]
+
+
+@pytest.mark.parametrize("cell", ["['x', 'y']", '[""x"", ""y""]', "['x' 'y']", "[0, 1]", "[]"])
+@pytest.mark.parametrize("target", [targets.Names, targets.Tags])
+def test_lists_that_were_written_as_text(tmp_path, target, cell):
+    """pandas writes lists to CSV as Python does."""
+    file = tmp_path / "t.csv"
+    text = "" if cell == "[]" else "a b"
+    file.write_text(f'text,label\n{text},"{cell}"\n')
+    with pytest.raises(ValueError, match=r"line 2: .* is a list that was written as text"):
+        read_rows(file, target=target())
+
+
 # Text of pretraining --------------------------------------------------------------------------
 
 
