@@ -52,12 +52,17 @@ def model_directory(path: str | Path) -> str | Path:
         path: the output directory of a recipe, a saved task, or a checkpoint.
 
     Raises:
-        ValueError: if the run has no model yet.
+        ValueError: if the run has no model yet, or not any more.
     """
     if not (Path(path) / RECIPE).is_file():
         return path
     model = Path(path) / MODEL
     if not model.is_dir():
+        if (Path(path) / METRICS).is_file():
+            raise ValueError(
+                f"{path} has a finished run, whose model was removed; remove {METRICS} there to "
+                "train it again."
+            )
         raise ValueError(f"{path} has no model yet; the command that started its run continues it.")
     return model
 
@@ -280,9 +285,12 @@ def logged_steps(path: Path) -> int | None:
 
 
 def _settings(text: str, source: str) -> Any:
-    """Returns the values of a recipe by dotted keys."""
+    """Returns the values of a recipe by dotted keys, without the path of its output."""
     values = parsing.parse_yaml(text, source)
-    return dict(flat(values)) if isinstance(values, dict) else values
+    if not isinstance(values, dict):
+        return values
+    # A run that was moved, or whose path is written in another way, is the same run.
+    return {key: value for key, value in flat(values) if key != "output"}
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

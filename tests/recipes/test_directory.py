@@ -100,6 +100,24 @@ def test_a_lock_of_another_program(recipe, output):
     assert (output / ".lock").read_text() == "mine"
 
 
+def test_a_run_that_was_moved_goes_on(recipe, output, tmp_path):
+    with run_directory(recipe) as directory:
+        directory.begin()
+    (output / "backup").mkdir()
+    state = output / "backup" / "state.safetensors"
+    write_tensors({"x": np.ones(1)}, state, {"recipe": recipe.to_yaml()})
+    output.rename(tmp_path / "moved")
+    moved = dataclasses.replace(recipe, output=str(tmp_path / "moved"))
+    with run_directory(moved) as directory:
+        directory.begin()
+    assert (tmp_path / "moved" / "backup" / "state.safetensors").is_file()
+    assert load_recipe(tmp_path / "moved" / "recipe.yaml") == moved
+    train = dataclasses.replace(moved.train, epochs=3)
+    other = dataclasses.replace(moved, train=train)
+    with pytest.raises(ValueError, match=r"recipe\.yaml: train\.epochs is 2, expected 3\)"):
+        RunDirectory(other)
+
+
 def test_files_beside_those_of_a_run_are_kept(recipe, output):
     with run_directory(recipe) as directory:
         directory.begin()
@@ -159,6 +177,9 @@ def test_the_model_of_a_run_that_is_not_finished(recipe, output):
     assert model_directory(output) == output
     (output / "recipe.yaml").write_text(recipe.to_yaml())
     with pytest.raises(ValueError, match=r"victim has no model yet; the command that started"):
+        model_directory(output)
+    (output / "metrics.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"whose model was removed; remove metrics\.json"):
         model_directory(output)
     (output / "model").mkdir()
     assert model_directory(output) == output / "model"
