@@ -367,6 +367,14 @@ id  bytes  piece  text
     )
 
 
+def test_tokenize_with_the_tokenizer_of_a_run(trained, capsys):
+    found = []
+    for path in (trained[0], trained[0] / "model"):
+        assert main(["tokenize", str(path), "a good film", "--ids"]) == 0
+        found.append(capsys.readouterr().out)
+    assert found[0] == found[1] != ""
+
+
 def test_tokenize_shows_packed_pairs(pieces, capsys):
     assert main(["tokenize", "--pair", "films", pieces, "a", "good good"]) == 0
     _, first, second = capsys.readouterr().out.split("\n\n")

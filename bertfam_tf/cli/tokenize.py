@@ -14,7 +14,10 @@ from bertfam_tf.cli.common import Commands, add_command, print_json
 def add(commands: Commands) -> None:
     """Adds the command."""
     parser = add_command(commands, "tokenize", run, "show the tokens, ids and byte offsets of text")
-    parser.add_argument("path", help="a checkpoint: directory, package:NAME or hub id")
+    parser.add_argument(
+        "path",
+        help="the output directory of a recipe, or a checkpoint: directory, package:NAME or hub id",
+    )
     parser.add_argument("text", nargs="*", help="texts (default: lines of --input)")
     parser.add_argument(
         "--input", metavar="FILE", help="a file with one text per line (default: standard input)"
@@ -34,10 +37,11 @@ def add(commands: Commands) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    from bertfam_tf.recipes.directory import model_directory
     from bertfam_tf.text import Packer, load_tokenizer
 
     texts = _texts(options)
-    tokenizer = load_tokenizer(options.path)
+    tokenizer = load_tokenizer(model_directory(options.path))
     packer = None
     if options.packed or options.pair is not None:
         packer = Packer(tokenizer.layout, tokenizer.special_ids, options.max_length)

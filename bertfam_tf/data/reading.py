@@ -168,9 +168,18 @@ def _warn_of_names(rows: Rows, columns: Mapping[str, Column]) -> None:
     if not numbers:
         return
     first = next(iter(rows))
-    for name, value in first.features.items():
-        text = value.decode("utf-8", "replace") if isinstance(value, bytes) else ""
-        if name in numbers and is_usual_name(text):
+    cells = {
+        name: value.decode("utf-8", "replace")
+        for name, value in first.features.items()
+        if name in numbers and isinstance(value, bytes)
+    }
+    if cells == {name: str(numbers[name]) for name in cells} != {}:
+        warn(
+            f"{first.location} seems to have the numbers of columns, as pandas writes them for "
+            "columns without names, but is read as a row: remove the line (header=False)."
+        )
+    for name, text in cells.items():
+        if is_usual_name(text):
             warn(
                 f"{first.location} seems to have the names of columns, but is read as a row: "
                 f"choose the column {text!r} in place of {numbers[name]}."

@@ -329,6 +329,19 @@ def test_only_tables_have_a_line_of_names(recwarn, tmp_path, name, line):
     assert not recwarn
 
 
+def test_a_line_with_the_numbers_of_columns(recwarn, tmp_path):
+    """As pandas writes it for a frame whose columns have no names."""
+    file = tmp_path / "t.csv"
+    file.write_text("0,1\na,x\nb,y\n")
+    with pytest.warns(UserWarning, match=r"t\.csv: line 1 .* numbers of columns, as pandas"):
+        assert read_rows(file, {"text": 0, "label": 1}).count == 3
+    recwarn.clear()
+    read_rows(file, {"text": "0", "label": "1"})
+    file.write_text("1,0\n0,1\n")
+    read_rows(file, {"text": 0, "text_pair": 1})
+    assert not recwarn
+
+
 def test_comments_before_a_sentence_are_no_words(tmp_path):
     comments = ["# newdoc", "# text = a tag", "# id 12-3\tdomain=en", "#\thttp://x.y [2009]"]
     sentences = "\na _ _ O\n# id x O\n\n# # # O\ntag _ _ B-x\n"
