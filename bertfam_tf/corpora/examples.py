@@ -21,7 +21,7 @@ from bertfam_tf.corpora.formats import (
     segment_pairs,
     sentence_pairs,
 )
-from bertfam_tf.corpora.masking import Masking, spans_at
+from bertfam_tf.corpora.masking import Masking, is_unspaced, spans_at
 from bertfam_tf.data.batching import training_options
 from bertfam_tf.text import Tokenizer
 from bertfam_tf.text.packing import Packer
@@ -41,6 +41,10 @@ _log = logging.getLogger(__name__)
 
 class Format:
     """Forms examples from documents, and packs examples as a model's inputs.
+
+    In byte-level BPE, the tokens of a word depend on the space before it. Sentences have the tokens
+    that they have in a text, after a space, except at the start of a segment or document. (fairseq
+    joins lines without a space.)
 
     Args:
         tokenizer: the tokenizer of the model.
@@ -74,6 +78,7 @@ class Format:
         self.task = task
         self.spans = spans
         self._room = room
+        self._bare = _without_space(tokenizer)
         self._packer = Packer(tokenizer.layout, tokenizer.special_ids, length)
 
     def form(
@@ -111,6 +116,7 @@ class Format:
         return {**inputs, "token_ids": ids % size, "spans": ids // size}
 
     def _packed(self, first: tf.RaggedTensor, second: tf.RaggedTensor) -> dict[str, tf.Tensor]:
+        first, second = self._as_starts(first), self._as_starts(second)
         if not self.pairs:
             return self._packer([first])
         pair, single = self._packer([first, second]), self._packer([first])
@@ -141,22 +147,39 @@ class Format:
 
     def _tokens(self, sentences: Iterator[str]) -> Iterator[Sentence]:
         while batch := list(islice(sentences, _SENTENCES)):
+            spaces = [""] * len(batch)
+            if self._bare is not None:
+                spaces = ["" if is_unspaced(sentence[:1]) else " " for sentence in batch]
             if self.spans is None:
-                yield from self.tokenizer.tokenize(batch).to_list()
+                texts = [space + sentence for space, sentence in zip(spaces, batch, strict=True)]
+                yield from self.tokenizer.tokenize(texts).to_list()
             else:
-                yield from self._ids_and_spans(batch)
+                yield from self._ids_and_spans(batch, spaces)
 
-    def _ids_and_spans(self, sentences: list[str]) -> list[Sentence]:
+    def _as_starts(self, segments: tf.RaggedTensor) -> tf.RaggedTensor:
+        """Removes the space from the first token of segments, and of documents in them."""
+        if self._bare is None:
+            return segments
+        values, rows = segments.values, segments.value_rowids()
+        ids = values % self.tokenizer.vocab_size
+        starts = (rows[1:] != rows[:-1]) | (ids[:-1] == self.tokenizer.special_ids.get("sep", -1))
+        starts = tf.concat([[True], starts], 0)[: tf.size(values)]
+        bare = values - ids + tf.cast(tf.gather(self._bare, ids), values.dtype)
+        return segments.with_values(tf.where(starts, bare, values))
+
+    def _ids_and_spans(self, sentences: list[str], spaces: list[str]) -> list[Sentence]:
         """Encodes the index of each token's span, 0 for none, in the token's id.
 
         The result is ``id + index · vocab_size``: formats can rearrange it like any id.
         """
         assert self.spans is not None
-        ids, starts, ends = self.tokenizer.tokenize_with_offsets(sentences)
+        texts = [space + sentence for space, sentence in zip(spaces, sentences, strict=True)]
+        ids, starts, ends = self.tokenizer.tokenize_with_offsets(texts)
         spans_by_sentence = self.spans(sentences)
         bounds = np.zeros((len(sentences), max(1, *map(len, spans_by_sentence), 1), 2), "int32")
         for row, spans in zip(bounds, spans_by_sentence, strict=True):
             row[: len(spans)] = np.reshape(spans, (-1, 2))
+        bounds += np.array([len(space) for space in spaces], "int32")[:, None, None]
         starts, ends = starts.to_tensor(), ends.to_tensor()
         numbers = spans_at(starts, ends, bounds[..., 0], bounds[..., 1]).numpy()
         # A span at the end of a sentence differs from one at the beginning of the next.
@@ -444,6 +467,18 @@ class FormedExamples(Examples):
     def _source(self) -> str:
         """Returns the names of the files, for messages."""
         raise NotImplementedError
+
+
+def _without_space(tokenizer: Tokenizer) -> np.ndarray | None:
+    """Returns the token of each token's text without the space before it, or the token itself.
+
+    Returns None for tokenizers whose tokens of a sentence do not depend on a space before it.
+    """
+    if tokenizer.get_config().get("add_prefix_space") is not False:
+        return None
+    ids = {piece: i for i, piece in enumerate(tokenizer.vocabulary)}
+    pieces = enumerate(tokenizer.vocabulary)
+    return np.array([ids.get(p.removeprefix("\u0120"), i) for i, p in pieces], "int32")
 
 
 def pass_seed(seed: int, number: Any) -> Any:

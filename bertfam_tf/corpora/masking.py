@@ -340,9 +340,7 @@ def word_edges(tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
     else:
         return ~nothing, nothing
     starts = [x or _starts_unspaced(text) for x, text in zip(starts, texts, strict=True)]
-    ends = [
-        x or _is_unspaced(text[-1:]) for x, text in zip(ends, map(_decoded, texts), strict=True)
-    ]
+    ends = [x or is_unspaced(text[-1:]) for x, text in zip(ends, map(_decoded, texts), strict=True)]
     return np.array(starts), np.array(ends)
 
 
@@ -358,10 +356,10 @@ def _decoded(text: bytes) -> str:
 
 def _starts_unspaced(text: bytes) -> bool:
     # A token may be the first byte of an ideograph alone: these are almost all of U+4000 to U+9FFF.
-    return 0xE4 <= next(iter(text), 0) <= 0xE9 or _is_unspaced(_decoded(text)[:1])
+    return 0xE4 <= next(iter(text), 0) <= 0xE9 or is_unspaced(_decoded(text)[:1])
 
 
-def _is_unspaced(char: str) -> bool:
+def is_unspaced(char: str) -> bool:
     """Returns whether a character is of a script without spaces between words."""
     return bool(char) and any(first <= ord(char) < end for first, end in _UNSPACED)
 

@@ -9,7 +9,10 @@ import tensorflow as tf
 
 from bertfam_tf.corpora import Masking
 from bertfam_tf.corpora.corpus import Corpus
-from bertfam_tf.text import load_tokenizer
+from bertfam_tf.corpora.examples import Format
+from bertfam_tf.text import ByteBPETokenizer, SpecialTokens, load_tokenizer
+from bertfam_tf.text.special_tokens import CLS_A_SEP_SEP
+from bertfam_tf.text.tokenizers.byte_bpe import byte_characters
 from tests.selection import in_full, only_in
 
 TEXT = "\n".join(
@@ -117,6 +120,61 @@ def test_spans_stay_with_their_tokens(corpus, format):
         assert masked == tuple(tokenizer.special_ids["mask"] if i in ids else i for i in originals)
     expected = _masked(plain.batches(4, Masking(tokenizer)))
     assert [each[1:] for each in found] == [each[1:] for each in expected]
+
+
+@pytest.fixture
+def bytes_tokenizer():
+    """Returns a byte-level BPE tokenizer in which a space belongs to the next letter."""
+    roles = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "mask": "<mask>"}
+    merges = [("Ġ", letter) for letter in "abcs"]
+    return ByteBPETokenizer(
+        [*roles.values(), *byte_characters(), *map("".join, merges)],
+        merges,
+        special_tokens=SpecialTokens(**{f"{role}_token": t for role, t in roles.items()}),
+        layout=CLS_A_SEP_SEP,
+    )
+
+
+def _texts(form, documents):
+    """The segments that a format packs, as text, and the numbers of their spans."""
+    examples = list(form.form(map(iter, documents)))
+    first, second = (
+        tf.ragged.constant([list(getattr(each, name)) for each in examples], tf.int32, 1)
+        for name in ("first", "second")
+    )
+    inputs = form.pack(first, second)
+    return form.tokenizer.detokenize(inputs["token_ids"]).numpy().tolist(), inputs.get("spans")
+
+
+def test_sentences_of_a_text_have_the_tokens_of_the_text(bytes_tokenizer):
+    """A space joins them, except before an ideograph; each segment starts as a text does."""
+    documents = [["so.", "b a.", "我.", "c."], ["a.", "b."]]
+    [text], _ = _texts(Format(bytes_tokenizer, 40, "full_sentences"), documents)
+    assert text.decode() == "<s>so. b a.我. c.</s>a. b.</s>"
+    texts, _ = _texts(Format(bytes_tokenizer, 40, "sentence_pairs", "sop"), documents[1:])
+    assert texts[0] in (b"<s>a.</s></s>b.</s>", b"<s>b.</s></s>a.</s>")
+
+
+def test_spans_after_a_space_stay_with_their_tokens(bytes_tokenizer):
+    def second_words(sentences):
+        return [[(2, 3)] if len(each) == 4 else [] for each in sentences]
+
+    form = Format(bytes_tokenizer, 40, "doc_sentences", spans=second_words)
+    _, [spans] = _texts(form, [["a b.", "b a.", "c."]])
+    assert np.flatnonzero(spans).tolist() == [2, 5]
+
+
+def test_whole_words_of_byte_bpe_end_with_their_sentence(bytes_tokenizer):
+    masking = Masking(bytes_tokenizer, 0.5, "word", masked=1.0, random=0.0)
+    form = Format(bytes_tokenizer, 40, "doc_sentences")
+    [example] = form.form([iter(["a.", "b.", "c.", "s."])])
+    first, second = (tf.ragged.constant([row] * 50, tf.int32, 1) for row in (example.first, []))
+    inputs = form.pack(first, second)
+    seeds = np.stack([np.arange(50)] * 2, 1)
+    masked = masking(inputs["token_ids"], inputs["padding_mask"], seeds)
+    assert masked.weights.numpy().all()
+    np.testing.assert_array_equal(masked.positions.numpy()[:, ::2] % 2, 1)
+    np.testing.assert_array_equal(np.diff(masked.positions.numpy())[:, ::2], 1)
 
 
 @pytest.mark.extended
