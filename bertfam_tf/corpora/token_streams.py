@@ -14,6 +14,8 @@ from bertfam_tf import parsing
 from bertfam_tf.data.batching import training_options
 
 _LINES = 1024
+# Its token in byte-level BPE.
+_LINE_FEED = "\u010a"
 
 
 def read_lines(files: Iterable[str | Path]) -> Iterator[bytes]:
@@ -44,7 +46,8 @@ def token_stream(
     Args:
         texts: texts, such as the lines of a corpus.
         tokenizer: the tokenizer.
-        end: a token to append to each text, such as ``"<eos>"``, or None.
+        end: a token to append to each text, such as ``"<eos>"``; None for none or, in byte-level
+            BPE, where no space starts the next text, for a line feed.
         file: a file for the ids, which are then read from it as they are needed, for texts that do
             not fit in memory; None to keep them in memory.
 
@@ -55,6 +58,8 @@ def token_stream(
         ValueError: if ``end`` is not in the vocabulary, or the texts have no tokens.
         OSError: if the file cannot be written.
     """
+    if end is None and tokenizer.kind == "byte_bpe":
+        end = _LINE_FEED
     if end is not None and end not in tokenizer.vocabulary:
         raise ValueError(f"The tokenizer has no token {end!r} to append to each text.")
     after = [] if end is None else [tokenizer.token_to_id(end)]

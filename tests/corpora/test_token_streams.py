@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from bertfam_tf.corpora import read_lines, segments, token_stream
-from bertfam_tf.text import WordTokenizer
+from bertfam_tf.text import ByteBPETokenizer, WordTokenizer
+from bertfam_tf.text.tokenizers.byte_bpe import byte_characters
 
 WORDS = WordTokenizer(["<unk>", "<eos>", "a", "b", "c"])
 
@@ -29,6 +30,12 @@ def test_tokens_and_ends():
     for nothing in ([], [""]):
         with pytest.raises(ValueError, match="have no tokens"):
             token_stream(nothing, WORDS, None)
+
+
+def test_lines_of_byte_bpe_do_not_join_words():
+    tokenizer = ByteBPETokenizer(byte_characters(), [])
+    ids = token_stream(["a b.", "c"], tokenizer, None)
+    assert tokenizer.detokenize([ids.tolist()]).numpy().tolist() == [b"a b.\nc\n"]
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])
