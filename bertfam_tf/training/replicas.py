@@ -51,13 +51,25 @@ def strategy(name: str) -> Any:
     if name == "mirrored":
         gpus = tf.config.list_logical_devices("GPU")
         devices = gpus or tf.config.list_logical_devices("CPU")
-        return tf.distribute.MirroredStrategy([device.name for device in devices])
+        return _mirrored(tuple(device.name for device in devices))
     if name == "multi_worker":
         return tf.distribute.MultiWorkerMirroredStrategy()
     resolver = tf.distribute.cluster_resolver.TPUClusterResolver()
     tf.config.experimental_connect_to_cluster(resolver)
     tf.tpu.experimental.initialize_tpu_system(resolver)
     return tf.distribute.TPUStrategy(resolver)
+
+
+@functools.cache
+def _mirrored(devices: tuple[str, ...]) -> Any:
+    """Returns one strategy for all runs of a process.
+
+    TensorFlow numbers the collective operations of each strategy from the same start, and those of
+    two models with the same number fail because of their shapes.
+    """
+    import tensorflow as tf
+
+    return tf.distribute.MirroredStrategy(list(devices))
 
 
 def is_chief() -> bool:

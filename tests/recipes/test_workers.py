@@ -266,6 +266,30 @@ def test_workers_and_replicas_pretrain_as_one(kind, tiny, tmp_path):
         assert metrics[strategy] == pytest.approx(metrics["none"], rel=1e-4), strategy
 
 
+TWO_MODELS = """
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+    from bertfam_tf.training import replicas
+
+    for width in (3, 5):
+        with replicas.strategy("mirrored").scope():
+            model = keras.Sequential([keras.Input((width,)), keras.layers.Dense(1)])
+            model.compile("sgd", "mse", jit_compile=False)
+        assert model.distribute_strategy.num_replicas_in_sync == 2
+        model.fit(np.ones((8, width)), np.ones((8, 1)), batch_size=4, verbose=0)
+"""
+
+
+@pytest.mark.extended
+def test_a_process_trains_several_models_on_replicas():
+    """As a sweep does."""
+    _finish(_start([sys.executable, "-c", textwrap.dedent(TWO_MODELS)], 1))
+
+
 def test_parameter_servers_are_refused():
     with pytest.raises(ValueError, match="parameter servers train asynchronously"):
         replicas.strategy("parameter_server")
