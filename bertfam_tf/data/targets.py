@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,6 +13,8 @@ import tensorflow as tf
 from bertfam_tf.data.labels import not_listed
 from bertfam_tf.names import truncated_repr
 
+# As Python, NumPy and JSON write lists of strings or numbers.
+_LIST = re.compile(r"\[\s*(['\"\d].*)?\]", re.DOTALL)
 _STRING = tf.TensorSpec([], tf.string)
 _INT32 = tf.TensorSpec([], tf.int32)
 NO_ANSWER = "no answer"
@@ -90,7 +93,7 @@ class Target:
         if isinstance(value, list):
             return value
         text = _one(value, self.what).strip()
-        if self._known is None and text.startswith("[") and text.endswith("]"):
+        if self._known is None and _LIST.fullmatch(text):
             raise ValueError(
                 f"{truncated_repr(text)} is a list that was written as text, expected "
                 f"{self.what}s {separated}; JSON lines and Parquet files may have lists."

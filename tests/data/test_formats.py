@@ -449,6 +449,8 @@ def test_lists_that_were_written_as_text(tmp_path, target, cell):
     file.write_text(f'text,label\n{text},"{cell}"\n')
     with pytest.raises(ValueError, match=r"line 2: .* is a list that was written as text"):
         read_rows(file, target=target())
+    file.write_text("text,label\na,[spam]\n")  # a name in brackets is one
+    assert read_rows(file, target=target()).count == 1
 
 
 # Text of pretraining --------------------------------------------------------------------------
