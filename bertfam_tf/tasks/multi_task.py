@@ -282,7 +282,9 @@ class MultiTask(TextLearner):
         return loss
 
     def get_metrics_result(self) -> dict[str, Any]:
-        loss = (self._own_loss if self._overrides_loss else self._losses_seen).result()
+        tracker = self._own_loss if self._overrides_loss else self._losses_seen
+        assert tracker is not None
+        loss = tracker.result()
         results = loss if isinstance(loss, dict) else {"loss": loss}
         for name, metrics in self._metrics_by_task.items():
             results |= {f"{name}_{metric.name}": metric.result() for metric in metrics}
