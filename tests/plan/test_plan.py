@@ -155,7 +155,7 @@ def test_memory_that_does_not_suffice(recipe):
 @pytest.mark.full
 def test_stages(recipe):
     stages = [{"layers": 1, "length": 16, "steps": 3}, {"layers": 2, "steps": 4, "batch_size": 4}]
-    found = planned(recipe(stages=stages, train={"steps": None}), price=3.0)
+    found = planned(recipe(stages=stages, train={"steps": None, "epochs": 3}), price=3.0)
     assert [(s.length, s.batch_size, s.steps) for s in found.stages] == [(16, 8, 3), (32, 4, 4)]
     assert found.stages[0].parameters < found.stages[1].parameters
     seconds = [s.steps * s.seconds for s in found.stages]
