@@ -157,6 +157,10 @@ class Product(NamedTuple):
         return tf.nn.bias_add(ops.matmul(x, self.kernel), self.bias)
 
 
+# The weights of a layer with LoRA; ``kernel`` is their sum.
+_OF_LORA = ("_kernel", "lora_kernel_a", "lora_kernel_b")
+
+
 @keras.saving.register_keras_serializable(package="bertfam_tf")
 class Dense(keras.layers.Dense):
     """``keras.layers.Dense``; arguments and call are the same."""
@@ -172,6 +176,25 @@ class Dense(keras.layers.Dense):
             return super().call(x, training=training)
         x = Product(self.kernel, ops.convert_to_tensor(self.bias))(x)
         return x if self.activation is None else self.activation(x)
+
+    def save_own_variables(self, store):
+        # Keras saves the kernel with LoRA's update alone, with which training cannot go on.
+        super().save_own_variables(store)
+        if self.built and self.lora_enabled:
+            for name in _OF_LORA:
+                store[name] = getattr(self, name)
+
+    def load_own_variables(self, store):
+        super().load_own_variables({key: store[key] for key in {*store.keys()} - {*_OF_LORA}})
+        if not self.built or not self.lora_enabled:
+            return
+        if {*_OF_LORA} <= {*store.keys()}:
+            for name in _OF_LORA:
+                getattr(self, name).assign(store[name])
+        else:
+            # Keras sets both factors to 0, where their gradients are 0 too.
+            start = keras.initializers.HeUniform()
+            self.lora_kernel_a.assign(start(self.lora_kernel_a.shape))
 
     def quantize(self, mode=None, type_check=True, config=None):
         # Keras only warns about layers that are not implemented, and leaves them as they are.

@@ -98,6 +98,29 @@ def test_lora(task, tmp_path):
         np.testing.assert_allclose(a["scores"], b["scores"], atol=1e-5)
 
 
+@pytest.mark.extended
+def test_weights_with_lora(task, smallest, tmp_path):
+    """As Keras' BackupAndRestore and ModelCheckpoint save and load them."""
+    other, plain = (
+        bf.TextClassifier.from_pretrained(smallest, labels=["no", "yes"]) for _ in range(2)
+    )
+    task.save_weights(tmp_path / "plain.weights.h5")
+    for each in (task, other):
+        tuning.add_lora(each.backbone, 2)
+    fitted(task)
+    task.save_weights(tmp_path / "lora.weights.h5")
+    other.load_weights(tmp_path / "lora.weights.h5")
+    for a, b in zip(task.weights, other.weights, strict=True):
+        np.testing.assert_array_equal(a, b)
+    expected = task.predict(TEXTS)
+    plain.load_weights(tmp_path / "lora.weights.h5")
+    for a, b in zip(expected, plain.predict(TEXTS), strict=True):
+        np.testing.assert_allclose(a["scores"], b["scores"], atol=1e-5)
+    other.load_weights(tmp_path / "plain.weights.h5")
+    factors = {v.name: np.abs(v.numpy()).max() for v in other.backbone.trainable_weights}
+    assert factors["lora_kernel_a"] > 0 == factors["lora_kernel_b"]
+
+
 @pytest.mark.parametrize("family", wirings())
 def test_where_there_is_nothing_for_lora(family):
     backbone = bf.build(family, "tiny")
