@@ -268,10 +268,9 @@ class Distillation:
                 "student to have the same tokenizer; theirs differ."
             )
         if not self.student.task.one_input_per_example:
-            preprocessor = type(self.student.task.components.preprocessor).__name__
             raise ValueError(
-                f"The student's {preprocessor} has other windows than the teacher's, because their "
-                "tokenizers differ."
+                f"A {type(self.student.task).__name__} splits texts into windows of tokens, which "
+                "requires teacher and student to have the same tokenizer; theirs differ."
             )
         return False
 

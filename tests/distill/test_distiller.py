@@ -242,6 +242,12 @@ def test_another_tokenizer(tokenizer, tmp_path):
     assert found == pytest.approx(np.mean((each[0] - each[1]) ** 2), rel=1e-4)
     with pytest.raises(ValueError, match="Terms on hidden_states compare tokens"):
         Distiller(student, teacher, [HiddenStates()])
+    taggers = (
+        task_of(WordPieceTokenizer(other), 1, "TokenTagger"),
+        task_of(tokenizer, 2, "TokenTagger"),
+    )
+    with pytest.raises(ValueError, match="A TokenTagger splits texts into windows of tokens"):
+        Distiller(*taggers, [SoftTargets()])
 
 
 @pytest.mark.full
