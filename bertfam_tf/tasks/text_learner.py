@@ -42,6 +42,7 @@ class TextLearner(Learner):
     fit_options: ClassVar[tuple[str, ...]] = ()
     evaluate_options: ClassVar[tuple[str, ...]] = ()
     _compiled_by_user = False
+    _told_of_lora = False
     # The validation data of the current ``fit``, which Keras passes to ``evaluate``.
     _validation: Any = None
     # One line with the labels of the last training batches and their counts, which `fit` prints.
@@ -136,7 +137,7 @@ class TextLearner(Learner):
         with self.distribute_strategy.scope():
             optimizer = self.default_optimizer() if optimizer is None else optimizer
             super().compile(optimizer, loss, **kwargs)
-        self._compiled_by_user = True
+        self._compiled_by_user, self._told_of_lora = True, False
 
     def _compile_defaults(self, steps: int | None = None) -> None:
         with self.distribute_strategy.scope():
@@ -150,10 +151,14 @@ class TextLearner(Learner):
         if not self._compiled_by_user:
             return {}
         if any(layer.lora_enabled for layer in dense_layers(self)):
-            warn(
-                "The optimizer and the other arguments of compile are not saved with LoRA: its "
-                "updates are merged into the saved weights, all of which the loaded model trains."
-            )
+            # Once: ``ModelCheckpoint`` saves in each epoch.
+            if not self._told_of_lora:
+                self._told_of_lora = True
+                warn(
+                    "The optimizer and the other arguments of compile are not saved with LoRA: its "
+                    "updates are merged into the saved weights, all of which the loaded model "
+                    "trains. Call compile after loading, or fit uses the default optimizer."
+                )
             return {}
         config = super().get_compile_config()
         # `keras.models.clone_model` compiles a plain Keras model, which has no such argument.

@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+import warnings
 import zipfile
 
 import h5py
@@ -216,6 +217,9 @@ def test_the_optimizer_of_lora_is_not_saved(task, tmp_path):
     task.compile(keras.optimizers.Adam(1e-2))
     with pytest.warns(UserWarning, match="compile are not saved with LoRA: its updates are merged"):
         task.save(tmp_path / "task.keras")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        task.save(tmp_path / "task.keras")  # as ``ModelCheckpoint`` does in each epoch
     assert not keras.models.load_model(tmp_path / "task.keras").compiled
 
 
