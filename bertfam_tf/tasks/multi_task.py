@@ -443,10 +443,14 @@ class MultiTask(TextLearner):
 
 
 def _as_metric(metric: Any) -> keras.metrics.Metric:
-    """Returns a metric of ``compile`` as an object."""
-    metric = keras.metrics.get(metric)
-    is_object = isinstance(metric, keras.metrics.Metric)
-    return metric if is_object else keras.metrics.MeanMetricWrapper(metric, metric.__name__)
+    """Returns a metric of ``compile`` as an object, with the name that Keras gives it."""
+    made = keras.metrics.get(metric)
+    if not isinstance(made, keras.metrics.Metric):
+        name = getattr(made, "__name__", type(made).__name__)
+        made = keras.metrics.MeanMetricWrapper(made, name)
+    if isinstance(metric, str):
+        made.name = metric
+    return made
 
 
 def _check(tasks: Mapping[str, Task]) -> None:

@@ -1,5 +1,6 @@
 """Tasks that share a backbone: steps, order, storing, exports, what is refused."""
 
+import functools
 import json
 import os
 
@@ -174,6 +175,12 @@ def test_a_metric_whose_name_begins_with_its_task_s(smallest):
         metrics={"film": [keras.metrics.SparseCategoricalAccuracy("film_top"), film_mean]}
     )
     assert {"film_film_top", "film_film_mean"} < model.get_metrics_result().keys()
+
+
+def test_a_metric_by_name_has_it(smallest):
+    model = bf.MultiTask(_tasks(smallest))
+    model.compile(metrics={"score": ["mse", functools.partial(keras.metrics.mean_squared_error)]})
+    assert {"score_mse", "score_partial"} < model.get_metrics_result().keys()
 
 
 @pytest.mark.extended
