@@ -18,10 +18,11 @@ _THRESHOLDS = (
 class Compatible:
     """The losses and metrics of Keras that take a task's labels and logits.
 
-    Functions, and classes that are not Keras' own, are never refused.
+    Functions and classes of users, also subclasses of Keras', are never refused.
 
     Attributes:
         losses, metrics: a pattern of the names of Keras' classes that fit.
+        decisions: whether metrics with ``thresholds=0.0``, such as ``Precision``, fit too.
         loss, metric: what an error tells users to write instead.
         instead: the same by the name of the class.
         accuracy: makes the metric ``"accuracy"``, with its name; None for Keras' choice.
@@ -34,6 +35,7 @@ class Compatible:
     metric: str
     instead: Mapping[str, str] = field(default_factory=dict)
     accuracy: Callable[[str], keras.metrics.Metric] | None = None
+    decisions: bool = False
     ignore_class: int | None = None
 
     def check(self, name: str, module: str, task: str) -> None:
@@ -82,6 +84,7 @@ DECISIONS = Compatible(
     losses=r"(?!Sparse|CTC|Circle|CategoricalGeneralized)\w+",
     metrics=rf"(?!Sparse|OneHot|({_THRESHOLDS}|(TopK)?Categorical(Accuracy|Hinge)|\w*IoU)$)\w+",
     metric='"micro_f1" or "accuracy"',
+    decisions=True,
     accuracy=lambda name: keras.metrics.BinaryAccuracy(name, threshold=0.0),
 )
 # Numbers (batch,), and as many scores.

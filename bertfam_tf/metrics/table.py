@@ -74,7 +74,8 @@ def of_logits(
         ValueError: for an object that takes probabilities, or a class that is not compatible.
     """
     kind = _kind(function, module)
-    if compatible is not None and kind is not None:
+    decides = compatible is not None and compatible.decisions and _decides_at_zero(function)
+    if compatible is not None and kind is not None and not decides:
         compatible.check(kind.__name__, module.__name__.rpartition(".")[2], task)
     if isinstance(function, keras.losses.Loss | keras.metrics.Metric):
         config = function.get_config()
@@ -104,6 +105,12 @@ def of_logits(
     if kind is keras.metrics.BinaryAccuracy:
         options["threshold"] = 0.0
     return function if kind is None or not options else kind(**options)
+
+
+def _decides_at_zero(function: Any) -> bool:
+    """Whether an object of Keras compares scores with the logit of a probability of 0.5."""
+    is_object = isinstance(function, keras.metrics.Metric)
+    return is_object and function.get_config().get("thresholds") == 0.0
 
 
 def _kind(function: Any, module: Any) -> Any:

@@ -265,6 +265,19 @@ def test_losses_and_metrics_of_users_are_never_refused(reader):
     task.compile("sgd", Soft(from_logits=True), metrics=[lambda y_true, y_pred: 0.0])
 
 
+def test_metrics_of_decisions_compare_logits_with_0(reader):
+    task = _task("MultiLabelClassifier", reader, ["a", "b"])
+    right = keras.metrics.TruePositives(thresholds=0.0, name="right")
+    metrics = [right, keras.metrics.Precision(thresholds=0.0, name="precise")]
+    task.compile("sgd", metrics=metrics)
+    scores = task.evaluate(TEXTS, ["a,b"] * 6, verbose=0, return_dict=True)
+    decisions = np.array([answer["scores"] for answer in task.predict(TEXTS)]) > 0.5
+    assert scores["right"] == decisions.sum() > 0
+    assert scores["precise"] == 1
+    with pytest.raises(ValueError, match=r"keras.metrics.Precision does not fit"):
+        _task("TextClassifier", reader, 2).compile(metrics=metrics[1:])
+
+
 def test_compile_forgets_the_loss_and_metrics_of_an_earlier_call(classifier):
     expected = classifier.evaluate(TEXTS, NAMES, verbose=0, return_dict=True)
     classifier.compile("sgd", lambda y_true, y_pred: keras.ops.sum(y_pred), metrics=["f1"])
