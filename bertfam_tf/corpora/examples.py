@@ -164,8 +164,9 @@ class Format:
         ids = values % self.tokenizer.vocab_size
         starts = (rows[1:] != rows[:-1]) | (ids[:-1] == self.tokenizer.special_ids.get("sep", -1))
         starts = tf.concat([[True], starts], 0)[: tf.size(values)]
-        bare = values - ids + tf.cast(tf.gather(self._bare, ids), values.dtype)
-        return segments.with_values(tf.where(starts, bare, values))
+        bare = tf.cast(tf.gather(self._bare, ids), values.dtype)
+        result = segments.with_values(tf.where(starts, values - ids + bare, values))
+        return tf.ragged.boolean_mask(result, segments.with_values(~starts | (bare >= 0)))
 
     def _ids_and_spans(self, sentences: list[str], spaces: list[str]) -> list[Sentence]:
         """Encodes the index of each token's span, 0 for none, in the token's id.
@@ -472,11 +473,12 @@ class FormedExamples(Examples):
 def _without_space(tokenizer: Tokenizer) -> np.ndarray | None:
     """Returns the token of each token's text without the space before it, or the token itself.
 
-    Returns None for tokenizers whose tokens of a sentence do not depend on a space before it.
+    A space alone has -1. Returns None for tokenizers whose tokens of a sentence do not depend on a
+    space before it.
     """
     if tokenizer.get_config().get("add_prefix_space") is not False:
         return None
-    ids = {piece: i for i, piece in enumerate(tokenizer.vocabulary)}
+    ids = {piece: i for i, piece in enumerate(tokenizer.vocabulary)} | {"": -1}
     pieces = enumerate(tokenizer.vocabulary)
     return np.array([ids.get(p.removeprefix("\u0120"), i) for i, p in pieces], "int32")
 

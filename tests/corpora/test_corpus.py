@@ -151,6 +151,9 @@ def test_sentences_of_a_text_have_the_tokens_of_the_text(bytes_tokenizer):
     documents = [["so.", "b a.", "我.", "c."], ["a.", "b."]]
     [text], _ = _texts(Format(bytes_tokenizer, 40, "full_sentences"), documents)
     assert text.decode() == "<s>so. b a.我. c.</s>a. b.</s>"
+    # Of "t" and "o", a space is a token of its own.
+    [text], _ = _texts(Format(bytes_tokenizer, 40, "full_sentences"), [["to.", "to."], ["ok"]])
+    assert text == b"<s>to. to.</s>ok</s>"
     texts, _ = _texts(Format(bytes_tokenizer, 40, "sentence_pairs", "sop"), documents[1:])
     assert texts[0] in (b"<s>a.</s></s>b.</s>", b"<s>b.</s></s>a.</s>")
 
