@@ -14,7 +14,7 @@ from bertfam_tf.data.labels import not_listed
 from bertfam_tf.names import truncated_repr
 
 # As Python, NumPy and JSON write lists of strings or numbers.
-_LIST = re.compile(r"\[\s*(['\"\d].*)?\]", re.DOTALL)
+_LIST = re.compile(r"\[\s*(['\"].*|\d[^\[\]]*)?\]", re.DOTALL)
 _STRING = tf.TensorSpec([], tf.string)
 _INT32 = tf.TensorSpec([], tf.int32)
 NO_ANSWER = "no answer"

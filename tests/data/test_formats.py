@@ -451,6 +451,8 @@ def test_lists_that_were_written_as_text(tmp_path, target, cell):
         read_rows(file, target=target())
     file.write_text("text,label\na,[spam]\n")  # a name in brackets is one
     assert read_rows(file, target=target()).count == 1
+    file.write_text("text,label\na b,[0] [1]\n")  # as are numbers in brackets
+    assert read_rows(file, target=target()).count == 1
 
 
 # Text of pretraining --------------------------------------------------------------------------
