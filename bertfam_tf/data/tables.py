@@ -250,12 +250,16 @@ def _are_rows(data: list[Any], fields: Fields) -> bool:
         return True
     if _are_texts(first, fields) or (isinstance(first, list) and not first):
         return True
+    if not isinstance(first, Mapping | tuple):
+        return False
+    values = first.values() if isinstance(first, Mapping) else first
+    of_texts = any(isinstance(value, str | bytes) for value in values)
     if isinstance(first, Mapping):
-        return all(isinstance(row, Mapping) and row.keys() == first.keys() for row in data)
+        return all(
+            isinstance(row, Mapping) and (of_texts or row.keys() == first.keys()) for row in data
+        )
     of_columns = len((*fields.required, *fields.optional)) > 1 and not fields.words
-    return isinstance(first, tuple) and (
-        not of_columns or any(isinstance(value, str | bytes) for value in first)
-    )
+    return not of_columns or of_texts
 
 
 def _are_texts(row: Any, fields: Fields) -> bool:

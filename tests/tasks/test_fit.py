@@ -403,7 +403,8 @@ def test_validation_data_in_a_list(reader, texts, weights):
 
 @pytest.mark.extended
 def test_validation_data_that_are_rows(reader):
-    for rows in (list(zip(TEXTS, NAMES, strict=True))[:2], [{"text": "a", "label": "neutral"}] * 2):
+    row = {"text": "a", "label": "neutral"}
+    for rows in (list(zip(TEXTS, NAMES, strict=True))[:2], [row] * 2, [row, row | {"id": 1}]):
         assert "val_loss" in reader.fit(TEXTS, NAMES, validation_data=rows, verbose=0).history
 
 
