@@ -22,11 +22,6 @@ JSON_FILE = "tokenizer.json"
 ADDED_FILE = "added_tokens.json"
 MODEL_CONFIG_FILE = "config.json"
 SPECIAL_FILE = "special_tokens_map.json"
-# Fields of a layout: the section of JSON_FILE and the key of CONFIG_FILE.
-_SIDES = {
-    "pad_left": ("padding", "padding_side"),
-    "truncate_left": ("truncation", "truncation_side"),
-}
 _LEFT = re.compile(rb'"direction"\s*:\s*"Left"')
 
 
@@ -56,7 +51,6 @@ _CONFIG_TYPES: dict[str, type | tuple[type, ...]] = {
     "appended_pieces": list,
     "cutoffs": list,
     "language": str,
-    "padding_side": str,
     "layout": dict,
     "max_input_chars_per_word": int,
     "nonbreaking_prefixes": list,
@@ -77,9 +71,8 @@ def read_tokenizer_config(path: Path) -> dict[str, Any]:
             kinds = kind if isinstance(kind, tuple) else (kind,)
             expected = " or ".join(_JSON_NAMES[kind] for kind in kinds)
             raise ValueError(f"{path}: {name} is {truncated_repr(value)}, expected {expected}.")
-    for name in ("padding_side", "truncation_side"):
-        if config.get(name) is not None:
-            one_of(f"{path}: {name}", config[name], ("left", "right"))
+    if config.get("truncation_side") is not None:
+        one_of(f"{path}: truncation_side", config["truncation_side"], ("left", "right"))
     return config
 
 
@@ -277,29 +270,21 @@ def read_special_tokens(folder: Path, config: Mapping[str, Any]) -> dict[str, An
     return found
 
 
-def stated_sides(folder: Path, config: Mapping[str, Any]) -> dict[str, bool]:
-    """Returns the fields ``pad_left`` and ``truncate_left`` of a layout that files state.
+def truncates_left(folder: Path, config: Mapping[str, Any]) -> bool:
+    """Returns whether texts that are too long lose their beginnings.
 
     Args:
-        folder: the directory, whose ``tokenizer.json`` counts where the config has no side.
+        folder: the directory, whose ``tokenizer.json`` counts if the config has no side.
         config: the content of its ``tokenizer_config.json``.
 
     Raises:
         ValueError: if the file is damaged.
     """
-    sides = {
-        field: config[name] == "left"
-        for field, (_, name) in _SIDES.items()
-        if config.get(name) is not None
-    }
-    file = folder / JSON_FILE
-    # Vocabularies are large, and most files have no such side.
-    if len(sides) < len(_SIDES) and file.is_file() and _LEFT.search(parsing.read_bytes(file)):
-        content = parsing.read_object(file)
-        for field, (name, _) in _SIDES.items():
-            if section(content, name, file).get("direction") == "Left":
-                sides.setdefault(field, True)
-    return sides
+    side, file = config.get("truncation_side"), folder / JSON_FILE
+    # Vocabularies are large, and most files have no such truncation.
+    if side is None and file.is_file() and _LEFT.search(parsing.read_bytes(file)):
+        return section(parsing.read_object(file), "truncation", file).get("direction") == "Left"
+    return side == "left"
 
 
 def stated_special_tokens(config: dict[str, Any], path: Path) -> dict[str, Any]:

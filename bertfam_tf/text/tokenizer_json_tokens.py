@@ -68,6 +68,7 @@ class AddedTokens:
         arguments: Mapping[str, Any],
         stated: Mapping[str, Any],
         default: SpecialTokens,
+        pad_left: bool | None,
     ) -> dict[str, Any]:
         """Returns a tokenizer's arguments with the roles and positions of special tokens.
 
@@ -75,6 +76,7 @@ class AddedTokens:
             arguments: the arguments by name, special tokens as separate fields.
             stated: the arguments that take precedence over the file.
             default: the special tokens of the class.
+            pad_left: whether padding is on the left; None if no file says so.
 
         Raises:
             ValueError: if a token of the post-processor is not among the added tokens, or has no
@@ -95,12 +97,12 @@ class AddedTokens:
             known = (*stated.get(name, ()), *self.lists[name])
             result[name] = tuple(dict.fromkeys(known))
         if "layout" not in stated:
-            result["layout"] = self._layout(result)
+            result["layout"] = self._layout(result, pad_left)
         roles = {result[f"{role}_token"] for role in ROLES}
         others = (token for token in result["additional_special_tokens"] if token not in roles)
         return result | {"additional_special_tokens": tuple(others)}
 
-    def _layout(self, arguments: dict[str, Any]) -> Layout:
+    def _layout(self, arguments: dict[str, Any], pad_left: bool | None) -> Layout:
         """Returns the templates as a layout, after naming their tokens in ``arguments``."""
         before = arguments.get("layout") or Layout()
         if isinstance(before, dict):
@@ -111,7 +113,7 @@ class AddedTokens:
                 self._roles(self.pair, arguments),
                 tuple(entry.segment for entry in self.single),
                 tuple(entry.segment for entry in self.pair),
-                pad_left=before.pad_left,
+                pad_left=before.pad_left if pad_left is None else pad_left,
                 pad_segment=before.pad_segment,
             )
         except ValueError as error:

@@ -99,31 +99,26 @@ def test_byte_level_files_name_the_class_of_their_tokens(tmp_path, cls, name):
     assert load_tokenizer(tmp_path).get_config() == one.get_config()
 
 
-SIDES = [("truncation", "truncate_left"), ("padding", "pad_left")]
-
-
-@pytest.mark.parametrize(("name", "field"), SIDES)
-def test_the_side_in_a_tokenizer_config(tmp_path, name, field):
+def test_texts_that_lose_their_beginnings(tmp_path):
     (tmp_path / "vocab.txt").write_text("[UNK]\n[CLS]\n[SEP]\n[PAD]\n", "utf-8")
-    said = {"tokenizer_class": "BertTokenizer", f"{name}_side": "left"}
+    said = {"tokenizer_class": "BertTokenizer", "truncation_side": "left"}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(said), "utf-8")
     tokenizer = load_tokenizer(tmp_path)
-    assert tokenizer.layout == Layout(**{field: True})
+    assert tokenizer.layout == Layout(truncate_left=True)
     tokenizer.save(tmp_path / "saved")
     assert load_tokenizer(tmp_path / "saved").layout == tokenizer.layout
-    said[f"{name}_side"] = "start"
+    said["truncation_side"] = "start"
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(said), "utf-8")
-    with pytest.raises(CheckpointError, match=f"{name}_side must be left or right, got 'start'"):
+    with pytest.raises(CheckpointError, match="truncation_side must be left or right, got 'start'"):
         load_tokenizer(tmp_path)
 
 
 @pytest.mark.parametrize("vocabulary", [True, False])
-@pytest.mark.parametrize(("name", "field"), SIDES)
-def test_the_side_in_a_tokenizer_json(tmp_path, name, field, vocabulary):
+def test_the_side_in_a_tokenizer_json(tmp_path, vocabulary):
     pieces = ["[UNK]", "[CLS]", "[SEP]", "[PAD]"]
     tokens = [{"id": i, "content": piece, "special": True} for i, piece in enumerate(pieces)]
     content = {
-        name: {"direction": "Left"},
+        "truncation": {"direction": "Left", "max_length": 9, "strategy": "LongestFirst"},
         "added_tokens": tokens,
         "pre_tokenizer": {"type": "BertPreTokenizer"},
         "model": {"type": "WordPiece", "vocab": {piece: i for i, piece in enumerate(pieces)}},
@@ -131,10 +126,9 @@ def test_the_side_in_a_tokenizer_json(tmp_path, name, field, vocabulary):
     (tmp_path / "tokenizer.json").write_text(json.dumps(content), "utf-8")
     if vocabulary:
         (tmp_path / "vocab.txt").write_text("\n".join(pieces), "utf-8")
-    layout = load_tokenizer(tmp_path).layout
-    assert [getattr(layout, x) for _, x in SIDES] == [x == field for _, x in SIDES]
-    (tmp_path / "tokenizer_config.json").write_text(f'{{"{name}_side": "right"}}', "utf-8")
-    assert not getattr(load_tokenizer(tmp_path).layout, field)
+    assert load_tokenizer(tmp_path).layout.truncate_left
+    (tmp_path / "tokenizer_config.json").write_text('{"truncation_side": "right"}', "utf-8")
+    assert not load_tokenizer(tmp_path).layout.truncate_left
 
 
 def test_tokens_that_were_changed_after_loading(tmp_path):

@@ -22,8 +22,8 @@ from bertfam_tf.text.files import (
     index_of_pieces,
     read_special_tokens,
     read_tokenizer_config,
-    stated_sides,
     stated_special_tokens,
+    truncates_left,
     write_json,
 )
 from bertfam_tf.text.kernels.graph import Pieces, TextLike, over_any_rank, unlikely
@@ -425,7 +425,9 @@ class Tokenizer(Hinted, tf.Module):
         stated = {**configured, **flat(options)}
         arguments = {**cls._published(published, arguments), **arguments, **stated}
         if added is not None:
-            arguments = added.completed(arguments, stated, cls.default_special_tokens)
+            side = config.get("padding_side")
+            pad_left = None if side is None else side == "left"
+            arguments = added.completed(arguments, stated, cls.default_special_tokens, pad_left)
         arguments = grouped(arguments, cls.default_special_tokens)
         if "vocabulary" in arguments:
             unk_token = arguments["special_tokens"].unk_token
@@ -434,9 +436,8 @@ class Tokenizer(Hinted, tf.Module):
             tokenizer = cls(**arguments)
         except ValueError as error:
             raise ValueError(f"{source}: {error}") from error
-        if "layout" not in stated:
-            sides: dict[str, Any] = stated_sides(folder, config)
-            tokenizer.layout = dataclasses.replace(tokenizer.layout, **sides)
+        if "layout" not in stated and truncates_left(folder, config):
+            tokenizer.layout = dataclasses.replace(tokenizer.layout, truncate_left=True)
         check_added_tokens(folder, tokenizer._state.ids)
         return tokenizer
 
