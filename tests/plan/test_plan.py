@@ -81,9 +81,9 @@ def test_activations_are_those_that_gradients_read(recipe):
     # Queries, keys, values, context; of each norm its input, a product with the reciprocal
     # deviation, and its output.
     width = 4 * WIDTH + 2 * 3 * WIDTH
-    # Scores, probabilities, and these after dropout. GELU: x / 2, x / √2, erfc, and the output.
-    masks = (scores + 2 * WIDTH) / 4  # of dropout, in bytes
-    expected = width + 3 * scores + 4 * INNER + masks
+    # Scores, probabilities, and these after dropout. GELU: x / √2, Φ(x), and the output.
+    factors = scores + 2 * WIDTH  # of dropout
+    expected = width + 3 * scores + 3 * INNER + factors
     # Means and deviations of the norms have a few numbers more.
     assert expected <= found <= expected + 8
 

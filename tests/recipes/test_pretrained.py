@@ -265,7 +265,11 @@ def test_span_boundary_head_is_saved(make, tmp_path, caplog):
 FAMILIES = [
     (name, objective) for name in registry.families() for objective in registry.get(name).objectives
 ]
-ELSEWHERE = {"clm": "data.format: stream", "bilm": "in Python", "distillation": "distill"}
+ELSEWHERE = {
+    "clm": "data.format: stream",
+    "bilm": "data.format: sentences",
+    "distillation": "distill",
+}
 
 
 def test_recipes_know_the_objectives_that_families_prints():

@@ -142,6 +142,7 @@ def test_a_distillation(file, tmp_path):
         rows += [[*[line] * max(len(columns), 1), *[label] * bool(columns)]] if line else []
     (tmp_path / "rows.tsv").write_text("".join("\t".join(row) + "\n" for row in rows))
     split = str(tmp_path / "rows.tsv")
+    small = {"epochs": 1, "batch_size": 8, "accumulation_steps": 1}
     metrics = distill(
         dataclasses.replace(
             recipe,
@@ -152,9 +153,7 @@ def test_a_distillation(file, tmp_path):
             data=dataclasses.replace(data, train=split, dev=data.dev and split),
             max_length=16,
             stages=[
-                dataclasses.replace(
-                    stage, train=dataclasses.replace(stage.train, epochs=1, batch_size=8)
-                )
+                dataclasses.replace(stage, train=dataclasses.replace(stage.train, **small))
                 for stage in recipe.stages
             ],
         )

@@ -194,7 +194,9 @@ def _pretraining(kind, tiny, folder):
     """A recipe of a kind, without its output and strategy; batches are not divisible by two."""
     lines = [f"The {'good' if i % 3 else 'bad'} film {'is dull ' * (i % 4)}." for i in range(42)]
     for name, text in (("en", lines), ("fr", [f"a plot, {line}" for line in lines])):
-        (folder / name).write_text("".join(f"{line}\n" for line in text))
+        # Documents of six lines, where pairs are formed.
+        ends = ["\n\n" if kind == "pairs" and i % 6 == 5 else "\n" for i in range(42)]
+        (folder / name).write_text("".join(map("".join, zip(text, ends, strict=True))))
     en, fr = str(folder / "en"), str(folder / "fr")
     values = {
         "model": {"family": "bert", "size": "tiny", "tokenizer": str(tiny)},
