@@ -33,6 +33,7 @@ HOME = {
     ),
     "TextPreprocessor": "text.preprocessor",
     "Perplexity": "tasks.causal_lm",
+    "SpanAccuracy": "tasks.span_targets",
     "WordAccuracy": "tasks.tag_targets",
     **dict.fromkeys(
         """

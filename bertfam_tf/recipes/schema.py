@@ -109,8 +109,8 @@ class PretrainRecipe(_Yaml):
         unused = ("metrics", "class_weights", "layer_decay")
         check_unused(self.train, "train", unused, "for pretraining")
         if self.stages:
-            why = "with stages, which have their own"
-            check_unused(self.train, "train", ("steps", "epochs"), why)
+            # Not epochs: a recipe that is based on one without stages cannot omit them.
+            check_unused(self.train, "train", ("steps",), "with stages, which have their own")
         if self.prompts and self.data.format != "stream":
             raise ValueError("prompts must be empty unless data.format is stream.")
         if self.generator and "rtd" not in self.objectives:
