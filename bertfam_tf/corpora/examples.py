@@ -25,6 +25,7 @@ from bertfam_tf.corpora.masking import Masking, is_unspaced, spans_at
 from bertfam_tf.data.batching import training_options
 from bertfam_tf.text import Tokenizer
 from bertfam_tf.text.packing import Packer
+from bertfam_tf.text.pretokenized import lacks_prefix_space
 from bertfam_tf.validation import in_range, one_of
 
 SINGLE_FORMATS = ("full_sentences", "doc_sentences")
@@ -473,10 +474,9 @@ class FormedExamples(Examples):
 def _without_space(tokenizer: Tokenizer) -> np.ndarray | None:
     """Returns the token of each token's text without the space before it, or the token itself.
 
-    A space alone has -1. Returns None for tokenizers whose tokens of a sentence do not depend on a
-    space before it.
+    A space alone has -1. Returns None if tokens do not depend on the space before a sentence.
     """
-    if tokenizer.get_config().get("add_prefix_space") is not False:
+    if not lacks_prefix_space(tokenizer):
         return None
     ids = {piece: i for i, piece in enumerate(tokenizer.vocabulary)} | {"": -1}
     pieces = enumerate(tokenizer.vocabulary)

@@ -31,7 +31,7 @@ class CorpusConfig:
         length: the number of tokens of an example, special tokens included; for a stream, the
             number of tokens of a segment, which is processed in one step.
         end: for a stream, a token after each line, such as ``<eos>``; None for none or, in
-            byte-level BPE, for a line feed.
+            byte-level BPE without ``add_prefix_space``, for a line feed.
         documents: ``blank_line``, a document is the lines up to an empty one; ``file``; or
             ``line``.
         sentences: ``line``, each line is a sentence; or ``split``, lines are split after full

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from bertfam_tf import parsing
 from bertfam_tf.data.batching import training_options
+from bertfam_tf.text.pretokenized import lacks_prefix_space
 
 _LINES = 1024
 # Its token in byte-level BPE.
@@ -47,7 +48,7 @@ def token_stream(
         texts: texts, such as the lines of a corpus.
         tokenizer: the tokenizer.
         end: a token to append to each text, such as ``"<eos>"``; None for none or, in byte-level
-            BPE, where no space starts the next text, for a line feed.
+            BPE without ``add_prefix_space``, for a line feed.
         file: a file for the ids, which are then read from it as they are needed, for texts that do
             not fit in memory; None to keep them in memory.
 
@@ -58,7 +59,7 @@ def token_stream(
         ValueError: if ``end`` is not in the vocabulary, or the texts have no tokens.
         OSError: if the file cannot be written.
     """
-    if end is None and tokenizer.kind == "byte_bpe":
+    if end is None and lacks_prefix_space(tokenizer):
         end = _LINE_FEED
     if end is not None and end not in tokenizer.vocabulary:
         raise ValueError(f"The tokenizer has no token {end!r} to append to each text.")

@@ -77,7 +77,7 @@ CLASSES = Compatible(
         "Recall": _for_two("Recall"),
         "TopKCategoricalAccuracy": "keras.metrics.SparseTopKCategoricalAccuracy",
     },
-    accuracy=lambda name: keras.metrics.SparseCategoricalAccuracy(name),
+    accuracy=keras.metrics.SparseCategoricalAccuracy,
 )
 # 0 and 1, and logits of the same shape.
 DECISIONS = Compatible(

@@ -134,7 +134,7 @@ class MultiTask(TextLearner):
             return []
         # Not the metrics of the tasks, which may have been compiled and evaluated alone.
         return [
-            self._own_loss if self._overrides_loss else self._losses_seen,
+            self._reported_loss,
             *(metric for metrics in self._metrics_by_task.values() for metric in metrics),
         ]
 
@@ -274,6 +274,12 @@ class MultiTask(TextLearner):
                 metric.update_state(y[name], y_pred[name])
         return self.get_metrics_result()
 
+    @property
+    def _reported_loss(self) -> keras.metrics.Metric:
+        tracker = self._own_loss if self._overrides_loss else self._losses_seen
+        assert tracker is not None
+        return tracker
+
     def _compute_loss(self, *args: Any, **kwargs: Any) -> Any:
         loss = super()._compute_loss(*args, **kwargs)
         if self._overrides_loss:
@@ -282,9 +288,7 @@ class MultiTask(TextLearner):
         return loss
 
     def get_metrics_result(self) -> dict[str, Any]:
-        tracker = self._own_loss if self._overrides_loss else self._losses_seen
-        assert tracker is not None
-        loss = tracker.result()
+        loss = self._reported_loss.result()
         results = loss if isinstance(loss, dict) else {"loss": loss}
         for name, metrics in self._metrics_by_task.items():
             results |= {f"{name}_{metric.name}": metric.result() for metric in metrics}

@@ -89,11 +89,9 @@ class TextLearner(Learner):
 
     def _selected(self, data: Any, names: Columns | None) -> Any:
         """Returns the texts, labels and weights in the named columns; without names the data."""
-        return (
-            data
-            if names is None or data is None
-            else self.examples(*columns(data, self.fields), names)
-        )
+        if names is None or data is None:
+            return data
+        return self.examples(*columns(data, self.fields), names)
 
     def class_weights(self, class_weight: Mapping[Any, float]) -> dict[int, float]:
         """Converts ``class_weight`` of ``fit`` to weights by the index of the label.

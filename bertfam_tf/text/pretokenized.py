@@ -9,6 +9,15 @@ import tensorflow as tf
 from bertfam_tf.text.tokenizers.base import Tokenizer
 
 
+def lacks_prefix_space(tokenizer: Tokenizer) -> bool:
+    """Returns whether tokens of words depend on a space before them, and texts start without one.
+
+    So it is in byte-level BPE with ``add_prefix_space=False``: texts whose tokens are joined need
+    a space or a line feed between them.
+    """
+    return tokenizer.get_config().get("add_prefix_space") is False
+
+
 def with_prefix_space(tokenizer: Tokenizer) -> Tokenizer:
     """Returns a tokenizer that tokenizes each word as if a space preceded it.
 
@@ -17,7 +26,7 @@ def with_prefix_space(tokenizer: Tokenizer) -> Tokenizer:
     split words at punctuation, is rebuilt to keep them whole; others are returned unchanged.
     """
     config = tokenizer.get_config()
-    if config.get("add_prefix_space") is False:
+    if lacks_prefix_space(tokenizer):
         return tokenizer.from_config({**config, "add_prefix_space": True})
     if config.get("split") == "punctuation":
         return tokenizer.from_config({**config, "split": "spaces"})
@@ -39,7 +48,7 @@ def tokenize_words(tokenizer: Tokenizer, words: Any) -> tf.RaggedTensor:
         ValueError: ``words`` does not have two dimensions, or the tokenizer recognizes the
             beginning of a word by the preceding space and was built without ``add_prefix_space``.
     """
-    if tokenizer.get_config().get("add_prefix_space") is False:
+    if lacks_prefix_space(tokenizer):
         raise ValueError(
             "tokenizer must have add_prefix_space=True, because words have no space before them."
         )

@@ -36,6 +36,10 @@ def test_lines_of_byte_bpe_do_not_join_words():
     tokenizer = ByteBPETokenizer(byte_characters(), [])
     ids = token_stream(["a b.", "c"], tokenizer, None)
     assert tokenizer.detokenize([ids.tolist()]).numpy().tolist() == [b"a b.\nc\n"]
+    # Where a space is added to each text, it is between them already.
+    spaced = ByteBPETokenizer(byte_characters(), [], add_prefix_space=True)
+    ids = token_stream(["a b.", "c"], spaced, None)
+    assert spaced.detokenize([ids.tolist()]).numpy().tolist()[0].strip() == b"a b. c"
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])
