@@ -8,8 +8,9 @@ flattened; ``H0`` or ``H1``, that axis is split into (heads, head size).
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Literal
 
@@ -47,6 +48,21 @@ class Family:
     formats: Mapping[str, FormatNames] = field(default_factory=dict)
     indices: Mapping[str, str] = field(default_factory=lambda: {"i": "num_layers"})
     pools_first: bool = True
+
+    def padded(self, tokenizer: Any) -> Any:
+        """Returns the tokenizer, or a copy that pads on the right where the first token is read.
+
+        On the left that would be padding, which the positions of most such families count too, so
+        that the answer to a text would depend on the longest text of its batch.
+        """
+        if self.summary != "first_token" or not tokenizer.layout.pad_left:
+            return tokenizer
+        # One copy for all tasks, which may be parts of one model with one tokenizer.
+        known = vars(tokenizer)
+        if "_padded_right" not in known:
+            known["_padded_right"] = copied = copy.copy(tokenizer)
+            copied.layout = replace(tokenizer.layout, pad_left=False)
+        return known["_padded_right"]
 
     @property
     def summary(self) -> str:

@@ -157,11 +157,6 @@ class FirstTokens(StateTerm):
                     f"{self.label}: the first token of the {side.role}'s {side.backbone.family} "
                     f"backbone does not stand for the text; {instead} does."
                 )
-            if side.task is not None and side.task.tokenizer.layout.pad_left:
-                raise ValueError(
-                    f"{self.label}: the {side.role}'s tokenizer pads on the left, where the first "
-                    "token of a shorter text is padding."
-                )
         return super().bind(student, teacher, projections)
 
     def _errors(self, student: Any, teacher: Any, mask: Any) -> SumAndCount:

@@ -88,7 +88,8 @@ class SoftTargets(LogitTerm):
 class LogitsError(LogitTerm):
     """The mean squared error of the logits (arXiv 1903.12136, section 3.2).
 
-    In span QA the classes are the tokens of a window, without padding.
+    In span QA the classes are the tokens of a window, without padding. With several labels, each
+    label has two classes, its logit and 0, so that the error is half of the logits' error.
     """
 
     def loss(

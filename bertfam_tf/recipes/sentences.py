@@ -11,6 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from bertfam_tf import registry
 from bertfam_tf.corpora import Corpus, Format, Shards, TranslationPairs
 from bertfam_tf.corpora.documents import find_files
 from bertfam_tf.corpora.examples import FormedExamples, Spans
@@ -44,7 +45,9 @@ def pretrain_on_sentences(recipe: PretrainRecipe, directory: RunDirectory) -> di
     """
     settings = recipe.train
     objectives.check(recipe)
-    tokenizer = load_tokenizer(source(recipe.model.tokenizer))
+    tokenizer = registry.get(recipe.model.family).padded(
+        load_tokenizer(source(recipe.model.tokenizer))
+    )
     keras.utils.set_random_seed(settings.seed)
     first = current = objectives.build(recipe, tokenizer)
     data = _Data(recipe, tokenizer, first)

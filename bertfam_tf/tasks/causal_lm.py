@@ -113,13 +113,14 @@ class CausalLM(ScoresTexts, Task):
         name = self.head_of(backbone.family)
         head = heads.build(backbone, name)
         # The tokenizer may add special tokens in other tasks, as XLNet's does.
-        of_padding = ("pad_left", "pad_segment")
-        plain = replace(A_THEN_B, **{n: getattr(tokenizer.layout, n) for n in of_padding})
+        plain = A_THEN_B
         inputs = backbone.token_inputs
         causal = name == _HEAD
         if causal:
             logits = head(backbone(inputs, outputs=head.reads))
         else:
+            of_padding = ("pad_left", "pad_segment")
+            plain = replace(plain, **{n: getattr(tokenizer.layout, n) for n in of_padding})
             hidden, targets = layers.CausalPermutation()(inputs["token_ids"])
             inputs_and_masks = {**inputs, "perm_mask": hidden, "target_mapping": targets}
             logits = head(backbone(inputs_and_masks, outputs=head.reads))
@@ -190,7 +191,8 @@ class CausalLM(ScoresTexts, Task):
         inputs = dict(self.preprocess(features))
         ids = self.tokenizer.special_ids
         first = next((ids[role] for role in ("bos", "eos") if role in ids), None)
-        if first is not None and not self.tokenizer.layout.pad_left:
+        padded_left = self.tokenizer.layout.pad_left and self.head_of(self.backbone.family) != _HEAD
+        if first is not None and not padded_left:
             length = self.max_length - 1
             for name, x in inputs.items():
                 begin = x[:, :1]

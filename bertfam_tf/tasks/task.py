@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self
 import keras
 import tensorflow as tf
 
+from bertfam_tf import registry
 from bertfam_tf.data.inputs import LANGUAGE, TEXTS, batches
 from bertfam_tf.data.tables import Columns
 from bertfam_tf.data.targets import Target
@@ -127,6 +128,7 @@ class Task(Hinted, TaskStorage, TaskInference, TaskTraining):
     ):
         settings = declared.make(self.options_type, type(self).__name__, args, options)
         settings = settings.resolved(backbone)
+        tokenizer = registry.get(backbone.family).padded(tokenizer)
         Languages(backbone, tokenizer, settings.language_id, settings.languages)
         _check_sizes(backbone, tokenizer, settings)
         parts = self.parts(backbone, tokenizer, settings)

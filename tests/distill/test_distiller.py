@@ -1,6 +1,5 @@
 """A student imitates a teacher: any task, any family, in Keras' loop."""
 
-import dataclasses
 
 import keras
 import numpy as np
@@ -309,15 +308,6 @@ def test_examples_of_several_rows_are_refused(tokenizer):
 
 def _pooled_by(output, kind):
     return isinstance(output._keras_history.operation, kind)
-
-
-def test_first_tokens_that_are_padding_are_refused(tokenizer, tmp_path):
-    tokenizer.save(tmp_path)
-    left = bf.load_tokenizer(tmp_path)
-    left.layout = dataclasses.replace(left.layout, pad_left=True)
-    task = task_of(left, 1)
-    with pytest.raises(ValueError, match="the student's tokenizer pads on the left"):
-        Distiller(task, task_of(tokenizer, 2), [FirstTokens(layers="uniform")])
 
 
 def test_other_labels_and_tasks(tokenizer):

@@ -1,5 +1,7 @@
 """Language models from raw text: probabilities, training, generation, export."""
 
+import copy
+import dataclasses
 import json
 import re
 import warnings
@@ -71,6 +73,11 @@ def test_log_likelihoods_with_the_first_token(model):
     assert found[-1] == 0
     # As many tokens as there are positions.
     assert np.isfinite(model.log_likelihood("a " * 100)).all()
+    left = copy.copy(model.tokenizer)
+    left.layout = dataclasses.replace(left.layout, pad_left=True)
+    padded = bf.CausalLM(model.backbone, left, max_length=model.max_length)
+    padded.head.set_weights(model.head.get_weights())
+    np.testing.assert_allclose(padded.log_likelihood(TEXTS), found, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.full

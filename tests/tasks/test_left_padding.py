@@ -1,5 +1,7 @@
 """A classifier whose tokenizer pads on the left, and whose segments and positions are relative."""
 
+import copy
+import dataclasses
 import io
 import shutil
 from pathlib import Path
@@ -11,7 +13,9 @@ import sentencepiece
 import tensorflow as tf
 
 import bertfam_tf as bf
+from tests import published
 from tests.seeding import seed
+from tests.selection import WIRINGS, in_full
 
 GOLDEN = Path(__file__).parent.parent / "goldens" / "xlnet" / "heads" / "sequence"
 TEXTS = ["a cab", "bad", "", "a bad cab a bad cab a cab", "abba"]
@@ -94,3 +98,21 @@ def test_attention_does_not_depend_on_the_padding(classifier):
         count = int(alone["count"][0])
         sums = alone["attention"][0].numpy().sum(axis=-1)
         np.testing.assert_allclose(sums[:, :, :count], 1, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "family", in_full([*published.families("TextClassifier"), "spanbert", "tinybert"], WIRINGS)
+)
+def test_answers_of_any_tokenizer_that_pads_on_the_left(family):
+    """A first token that is padding would make an answer depend on the batch."""
+    left = copy.copy(published.tokenizer(family))
+    left.layout = dataclasses.replace(left.layout, pad_left=True)
+    backbone = published.task("TextClassifier", family).backbone
+    task = bf.TextClassifier(backbone, left, labels=published.LABELS, max_length=48)
+    together = [answer["scores"] for answer in task.predict(published.TEXTS)]
+    alone = [task.predict([text])[0]["scores"] for text in published.TEXTS]
+    np.testing.assert_allclose(together, alone, atol=1e-5)
+    assert len({tuple(scores.round(6)) for scores in together}) == len(published.TEXTS)
+    assert left.layout.pad_left
+    # Tasks of one model must have the same tokenizer.
+    assert bf.TextRegressor(backbone, left, max_length=48).tokenizer is task.tokenizer
