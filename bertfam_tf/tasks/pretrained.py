@@ -201,8 +201,8 @@ def _fill_head(
     elif checkpoint.family.heads[head].has_labels:
         stored, labels = checkpoint.head_labels(head) or [], task.class_names
         count = task.head.num_labels
-        # Outputs without stored names get the given labels in order.
-        if labels and checkpoint.labels and stored != labels:
+        # Outputs without names, or with transformers' defaults, get the given labels in order.
+        if labels and checkpoint.labels and stored not in (labels, numbered(len(stored))):
             other = f"is for the labels {', '.join(stored)}"
         elif len(stored) != count:
             other = f"has {len(stored)} outputs, expected {count}"

@@ -356,6 +356,20 @@ def test_a_head_without_a_name_for_each_label(tiny_copy, names):
     assert task.labels == ["LABEL_0", "LABEL_1", "LABEL_2"]
 
 
+def test_labels_name_the_outputs_that_have_default_names(tiny_copy, recwarn):
+    """transformers writes them for more than two labels."""
+    _change_config(tiny_copy, id2label={str(i): f"LABEL_{i}" for i in range(3)})
+    head = _head(bf.TextClassifier.from_pretrained(tiny_copy))
+    task = bf.TextClassifier.from_pretrained(tiny_copy, ["a", "b", "c"])
+    assert task.labels == ["a", "b", "c"]
+    np.testing.assert_array_equal(_head(task), head)
+    nli = bf.ZeroShotClassifier.from_pretrained(
+        tiny_copy, ["x", "y"], ["contradiction", "neutral", "entailment"]
+    )
+    np.testing.assert_array_equal(_head(nli), head)
+    assert not recwarn
+
+
 def test_labels_are_in_the_order_of_their_numbers(tiny_copy):
     names = {str(i): f"l{i}" for i in reversed(range(12))}
     _change_config(tiny_copy, id2label=names)
