@@ -11,6 +11,7 @@ import numpy as np
 from bertfam_tf import registry
 from bertfam_tf.distill.layer_maps import LayerMap, layer_map
 from bertfam_tf.models import Backbone, config_of
+from bertfam_tf.models.base import plain_weights
 from bertfam_tf.tasks import Task
 from bertfam_tf.training.tuning import blocks_of
 
@@ -114,13 +115,15 @@ def warm_start(
 
 def _copy(to: keras.layers.Layer, source: keras.layers.Layer) -> list[str]:
     """Copies all weights of a layer, or none; returns their paths."""
+    values = plain_weights(source)
+    source_weights = [w for w in source.weights if w.path in values]
     same = [(w.name, tuple(w.shape)) for w in to.weights] == [
-        (w.name, tuple(w.shape)) for w in source.weights
+        (w.name, tuple(w.shape)) for w in source_weights
     ]
     if not same:
         return []
-    for ours, theirs in zip(to.weights, source.weights, strict=True):
-        ours.assign(theirs)
+    for ours, theirs in zip(to.weights, source_weights, strict=True):
+        ours.assign(values[theirs.path])
     return [weight.path for weight in to.weights]
 
 
@@ -130,7 +133,8 @@ def _copy_shared(to: keras.layers.Layer, source: keras.layers.Layer) -> list[str
     Returns:
         Their paths in ``to``; none if the shapes of one of them differ.
     """
-    source_weights = {w.path.removeprefix(source.path): w for w in source.weights}
+    values = plain_weights(source)
+    source_weights = {path.removeprefix(source.path): x for path, x in values.items()}
     shared = [
         (weight, source_weights[path])
         for weight in to.weights

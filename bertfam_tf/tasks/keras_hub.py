@@ -8,7 +8,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import h5py
-import keras
 import numpy as np
 
 from bertfam_tf import registry
@@ -18,6 +17,7 @@ from bertfam_tf.checkpoints.hub_presets import FORMAT
 from bertfam_tf.checkpoints.keras_hub_head import WEIGHTS as TASK_WEIGHTS
 from bertfam_tf.checkpoints.keras_weights import stored, table_name
 from bertfam_tf.models import Backbone
+from bertfam_tf.models.base import plain_weights
 from bertfam_tf.registry import Family, FormatNames
 from bertfam_tf.sources import UnrepresentableError
 from bertfam_tf.tasks.task import Task
@@ -65,12 +65,12 @@ def to_keras_hub(model: Backbone | Task) -> Any:
             backbone, checkpoint.config, f"KerasHub's {names.kinds[0]}", with_head=task is not None
         )
         files = {"": Path(folder) / keras_hub.WEIGHTS, "task/": Path(folder) / TASK_WEIGHTS}
-        weights = dict(checkpoint.variable_sources(""))
-        variables = {variable.path: variable for variable in backbone.weights}
+        sources = dict(checkpoint.variable_sources(""))
+        weights = plain_weights(backbone)
         if task is not None and task.head is not None and task.head.weights:
-            weights |= checkpoint.variable_sources(task.head.kind)
-            variables |= {variable.path: variable for variable in task.head.weights}
-        _write_weights(files, variables, weights, record, names, backbone.config)
+            sources |= checkpoint.variable_sources(task.head.kind)
+            weights |= plain_weights(task.head)
+        _write_weights(files, weights, sources, record, names, backbone.config)
         (theirs if task is None else theirs.backbone).load_weights(files[""])
         if files["task/"].is_file():
             theirs.load_task_weights(files["task/"])
@@ -161,17 +161,17 @@ def check_config(ours: Backbone, theirs: Any, what: str, with_head: bool = False
 
 def _write_weights(
     files: Mapping[str, Path],
-    variables: Mapping[str, keras.Variable],
+    weights: Mapping[str, np.ndarray],
     sources: Mapping[str, str],
     record: Family,
     names: FormatNames,
     config: Any,
 ) -> None:
-    """Writes variables into files of KerasHub's weights, which have all tensors already.
+    """Writes weights into files of KerasHub's weights, which have all tensors already.
 
     Args:
         files: a file for each prefix of tensor names; those that do not exist are left out.
-        variables: the variables by their paths.
+        weights: arrays by the paths of their variables.
         sources: variable path -> tensor name and storage transform.
         record, names, config: the family, its names in the format and the model's config.
     """
@@ -182,14 +182,13 @@ def _write_weights(
             for name, _ in stored(file):
                 places[prefix + table_name(name, None if prefix else repeats)] = (file, name)
     values: dict[tuple[Path, str], np.ndarray] = {}
-    for path, variable in variables.items():
-        value = keras.ops.convert_to_numpy(variable)
+    for path, value in weights.items():
         name, _, transform = sources[path].partition("|")
         if path == _POSITIONS and names.offset:
             value = value[names.offset :]
         if path == _POSITIONS and _SEGMENTS in names.absent:
             # Every token has the one segment, so its vector may be added to the positions'.
-            value = value + keras.ops.convert_to_numpy(variables[_SEGMENTS])
+            value = value + weights[_SEGMENTS]
         if name in places:
             values[places[name]] = stored_layout(value, transform)
         elif path in names.absent:

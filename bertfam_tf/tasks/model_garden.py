@@ -7,7 +7,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
@@ -15,6 +14,7 @@ from bertfam_tf import model_garden, registry
 from bertfam_tf.checkpoints import Checkpoint
 from bertfam_tf.checkpoints.fill import stored as stored_layout
 from bertfam_tf.models import Backbone
+from bertfam_tf.models.base import plain_weights
 from bertfam_tf.registry import FormatNames
 from bertfam_tf.sources import UnrepresentableError
 from bertfam_tf.tasks.keras_hub import check_config
@@ -54,13 +54,11 @@ def to_model_garden(backbone: Backbone) -> Any:
         model_garden.write(theirs, Path(folder))
         checkpoint = Checkpoint(folder, record.name)
         check_config(backbone, checkpoint.config, f"Model Garden's {type(theirs).__name__}")
-        variables = {variable.path: variable for variable in backbone.weights}
-        values = {}
+        weights, values = plain_weights(backbone), {}
         for path, source in checkpoint.variable_sources("").items():
             name, _, transform = source.partition("|")
-            if path in variables:
-                value = keras.ops.convert_to_numpy(variables[path])
-                values[name] = stored_layout(value, transform)
+            if path in weights:
+                values[name] = stored_layout(weights[path], transform)
         _restore(theirs, Path(folder), checkpoint, values)
     return theirs
 

@@ -8,6 +8,7 @@ import pytest
 
 import bertfam_tf as bf
 from bertfam_tf.checkpoints import CheckpointError
+from bertfam_tf.training.tuning import add_lora
 from tests.parity import relative
 from tests.selection import in_full
 
@@ -78,6 +79,14 @@ def test_an_encoder_both_ways(networks, case):
     # Layers are listed in another order by BertEncoder than by BertEncoderV2.
     weights = [{w.numpy().tobytes() for w in each.weights} for each in (theirs, back)]
     assert weights[0] == weights[1]
+
+
+def test_updates_of_lora_are_in_the_weights(networks):
+    ours = bf.load_backbone(networks.BertEncoderV2(**SMALL, inner_dim=24))
+    add_lora(ours, 2)
+    perturbed(ours)
+    for a, b in zip(*outputs(bf.to_model_garden(ours), ours), strict=True):
+        assert relative(a, b) < 3e-6
 
 
 def test_an_encoder_that_was_not_called(networks):

@@ -13,6 +13,8 @@ from bertfam_tf.distill import (
     SoftTargets,
     student_of,
 )
+from bertfam_tf.models.base import plain_weights
+from bertfam_tf.training.tuning import add_lora
 from tests.distill.conftest import PIECES
 from tests.distill.test_distiller import still, task_of
 from tests.selection import in_full
@@ -84,6 +86,20 @@ def test_a_student_of_nothing_chosen_is_the_teacher(tokenizer):
     assert student.backbone is not teacher.backbone
     for one, other in zip(student.weights, teacher.weights, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("family", ["bert", "tinybert"])
+def test_a_student_of_a_teacher_with_lora(tokenizer, family):
+    """It starts with the updates, also one of another family, whose layers are copied whole."""
+    teacher = task_of(tokenizer, 2)
+    add_lora(teacher.backbone, 2)
+    for i, variable in enumerate(teacher.backbone.trainable_variables):
+        noise = np.random.default_rng(i).normal(0, 0.3, variable.shape)
+        variable.assign_add(noise.astype("float32"))
+    student = student_of(teacher, family=family)
+    values = plain_weights(teacher)
+    for variable in student.weights:
+        np.testing.assert_array_equal(variable, values[variable.path])
 
 
 class _Batches(keras.utils.PyDataset):

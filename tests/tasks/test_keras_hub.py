@@ -7,6 +7,7 @@ import pytest
 import bertfam_tf as bf
 from bertfam_tf import sources
 from bertfam_tf.checkpoints import CheckpointError
+from bertfam_tf.training.tuning import add_lora
 from tests.checkpoints.test_keras_hub import CASES as BACKBONES
 from tests.checkpoints.test_keras_hub import SMALL
 from tests.checkpoints.test_keras_hub_heads import PIECES, TEXTS
@@ -62,6 +63,16 @@ def test_a_backbone_both_ways(case):
     perturbed(ours)
     back = bf.to_keras_hub(ours)
     assert type(back) is type(theirs)
+    assert relative(outputs(back, given, mask), outputs(ours, given, mask)) < 1e-5
+
+
+def test_updates_of_lora_are_in_the_weights():
+    small = dict(hidden_size=8, num_layers=1, num_heads=2, intermediate_size=8, vocab_size=48)
+    ours = bf.build("bert", "tiny", activation="gelu_new", **small)
+    add_lora(ours, 2)
+    perturbed(ours)
+    back = bf.to_keras_hub(ours)
+    given, mask = inputs(back)
     assert relative(outputs(back, given, mask), outputs(ours, given, mask)) < 1e-5
 
 
