@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ class Checkpoint:
         classes: the Hugging Face classes named in its config.
         kept: config entries about the task and the tokenizer, which do not affect the model.
         options: stored options of tasks, by our names.
+        task: the name of the task's class that has these options; None for options of any task.
         outputs: ``problem_type`` of the only tasks with the stored head's output, or None.
 
     Raises:
@@ -65,6 +67,7 @@ class Checkpoint:
         self.classes = huggingface.classes(values)
         self.kept = {key: values[key] for key in _KEPT if key in values}
         self.options = dict(source.options)
+        self.task = source.task
         self.outputs = source.outputs
         self._source = source
         self._tensors = source.tensors
@@ -170,6 +173,20 @@ class Checkpoint:
         self._check_tied(head)
         description = self._description(f"{head} head")
         fill(layer.weights, self._tensors, self.variable_sources(head), (".*",), description)
+
+    def fill_by_path(self, variables: Sequence[keras.Variable]) -> bool:
+        """Loads variables that this package's own format stores by their paths.
+
+        Returns:
+            Whether it stores all of them, in their shapes; otherwise none has changed.
+        """
+        paths = {variable.path: variable.path for variable in variables}
+        for variable in variables:
+            stored = self._tensors.shape(variable.path) if variable.path in self._tensors else None
+            if stored != tuple(variable.shape):
+                return False
+        fill(variables, self._tensors, paths, (".*",), self._description("task"))
+        return True
 
     def heads(self) -> list[str]:
         """Returns the heads that are certainly stored, which share no tensor names with others."""

@@ -58,7 +58,7 @@ def read(directory: Path, family: str | None = None) -> Source:
     config = config_from(record, values["config"], file)
     check_digests(directory, values["sha256"])
     tensors = safetensors.read(directory)
-    options = values.get("options")
+    options, task = values.get("options"), values.get("task")
     options = options if isinstance(options, dict) else {}
     described: dict[str, Any] = {"lang2id": values.get("languages")}
     if isinstance(values.get("labels"), list):
@@ -77,6 +77,7 @@ def read(directory: Path, family: str | None = None) -> Source:
         ignored,
         values=described,
         options=options,
+        task=task if isinstance(task, str) else None,
         outputs=problem_type(values),
     )
 

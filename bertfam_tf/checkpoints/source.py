@@ -27,6 +27,7 @@ class Source:
         copies: the name of a tensor that duplicates another -> name of the other.
         values: entries of Hugging Face's ``config.json`` for labels, languages, task and tokenizer.
         options: stored options of tasks, by our names; a task uses those that it has.
+        task: the name of the task's class that has these options; None for options of any task.
         outputs: ``problem_type`` of the only tasks with the output of the checkpoint's head.
         unsupported: head -> why the stored one cannot be computed; the error if it is requested.
     """
@@ -39,6 +40,7 @@ class Source:
     copies: Mapping[str, str] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
+    task: str | None = None
     outputs: str | None = None
     unsupported: Mapping[str, str] = field(default_factory=dict)
 

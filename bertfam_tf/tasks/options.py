@@ -175,6 +175,19 @@ def names(kind: type[Options]) -> list[str]:
     return [field.name for field in dataclasses.fields(kind)]
 
 
+def shared(kind: type[Options], other: type[Options]) -> set[str]:
+    """Returns the names of the options of one kind that mean the same in another.
+
+    Both inherit them from the same class: other options of the same name are other options.
+    """
+
+    def owner(options: type[Options], name: str) -> type:
+        return next(cls for cls in options.__mro__ if name in inspect.get_annotations(cls))
+
+    both = {*names(kind)}.intersection(names(other))
+    return {name for name in both if owner(kind, name) is owner(other, name)}
+
+
 def settable(kind: type[Options]) -> set[str]:
     """Returns the names of the options that may be changed on a task."""
     return {field.name for field in dataclasses.fields(kind) if field.metadata.get(_SETTABLE)}

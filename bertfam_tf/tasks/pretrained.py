@@ -88,9 +88,17 @@ def tokenizer_length(directory: Path) -> dict[str, Any]:
 
 
 def open_task(
-    cls: type[Task], path: str | Path, args: Sequence[Any], kwargs: Mapping[str, Any]
+    cls: type[Task],
+    path: str | Path,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    classes: Mapping[str, type[Task]],
 ) -> Any:
     """Returns the result of ``cls.from_pretrained(path, *args, **kwargs)``.
+
+    Args:
+        cls, path, args, kwargs: of that call.
+        classes: the classes of tasks by their names.
 
     Raises:
         CheckpointError, ValueError, TypeError: for the reasons of ``Task.from_pretrained``.
@@ -120,8 +128,10 @@ def open_task(
             if similar and repr(name) in str(error):
                 error.add_note(f"{cls.__name__} has an option {similar[0]!r}.")
         raise
+    saved = classes.get(checkpoint.task or "", cls).options_type
+    kept = {n: checkpoint.options[n] for n in declared.shared(kind, saved) & {*checkpoint.options}}
     # A library's own files take precedence over the options of its format.
-    stored = {n: v for n, v in checkpoint.options.items() if n in names} | published.options
+    stored = kept | published.options
     stored_language = stored.pop("language_id", None)
     # None is the stored value, except for an option whose default is another value.
     defaults = {f.name: f.default for f in fields(kind) if f.default is not MISSING}
@@ -150,7 +160,8 @@ def open_task(
         options.get("languages"),
     )
     task = cls(backbone, published.tokenizer(tokenizer), language_id=language_id, **options)
-    published.fill(task)
+    if not _fill_others(task, checkpoint):
+        published.fill(task)
     if head is not None:
         _fill_head(task, head, checkpoint, path, new_pooler)
     return task
@@ -184,6 +195,15 @@ def _needs_new_pooler(
     if head is None or overrides.get("pooler") is False or not checkpoint.lacks_pooler:
         return False
     return checkpoint.family.heads[head].reads == "pooled_output"
+
+
+def _fill_others(task: Task, checkpoint: Checkpoint) -> bool:
+    """Loads weights beside the backbone and the head from a saved task with the same labels."""
+    head = [] if task.head is None else task.head.weights
+    known = {id(variable) for variable in (*task.backbone.weights, *head)}
+    others = [variable for variable in task.weights if id(variable) not in known]
+    same_labels = task.class_names in ([], checkpoint.labels)
+    return bool(others) and same_labels and checkpoint.fill_by_path(others)
 
 
 def _fill_head(

@@ -186,7 +186,7 @@ class Task(Hinted, TaskStorage, TaskInference, TaskTraining):
                 the checkpoint does not have, or invalid tokenizer files.
         """
         with opened(path) as source:
-            return pretrained.open_task(cls, source, args, kwargs)
+            return pretrained.open_task(cls, source, args, kwargs, _TASKS)
 
     @classmethod
     def head_of(cls, family: str) -> str | None:

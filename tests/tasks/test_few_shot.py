@@ -115,6 +115,10 @@ def test_one_artefact(fitted, tmp_path):
     again = bf.load(tmp_path / "task")
     assert isinstance(again, bf.FewShotClassifier)
     np.testing.assert_array_equal([a["scores"] for a in again.predict(NEW)], scores)
+    again = bf.FewShotClassifier.from_pretrained(tmp_path / "task")
+    np.testing.assert_array_equal([a["scores"] for a in again.predict(NEW)], scores)
+    other = bf.FewShotClassifier.from_pretrained(tmp_path / "task", ["x", "y"])
+    np.testing.assert_allclose([a["scores"] for a in other.predict(NEW)], 0.5)
     servable = load(clf.export(tmp_path / "export"))
     texts = {"text": np.array([text.encode() for text in NEW], object)}
     served = servable.run("serving_default", texts)

@@ -61,6 +61,35 @@ def test_an_embedder_comes_back(smallest, tmp_path):
     np.testing.assert_array_equal(again.predict(TEXTS), task.predict(TEXTS))
 
 
+def test_projections_are_loaded_from_a_saved_embedder(smallest, tmp_path, recwarn):
+    task = bf.TextEmbedder.from_pretrained(smallest, projections=[{"width": 3}], dimensions=2)
+    task.save(tmp_path / "task")
+    recwarn.clear()
+    again = bf.TextEmbedder.from_pretrained(tmp_path / "task")
+    np.testing.assert_array_equal(again.predict(TEXTS), task.predict(TEXTS))
+    assert not [x for x in recwarn if "projections" in str(x.message)]
+
+
+@pytest.mark.filterwarnings("ignore:The sequence head is initialized at random")
+def test_options_of_other_tasks_are_left_alone(reader, smallest, tmp_path):
+    """Tasks have options of the same name that mean something else."""
+    pairs = bf.TextClassifier(reader.backbone, reader.tokenizer, reader.labels, pair=True)
+    pairs.save(tmp_path / "pairs")
+    embedder = bf.TextEmbedder.from_pretrained(tmp_path / "pairs", pooling="first")
+    assert embedder.pair is False
+    assert bf.TextRegressor.from_pretrained(tmp_path / "pairs").pair is True
+    embedder.save(tmp_path / "embedder")
+    assert bf.TextClassifier.from_pretrained(tmp_path / "embedder", ["a", "b"]).pair is None
+    assert (
+        bf.FewShotClassifier.from_pretrained(tmp_path / "embedder", ["a", "b"]).pooling == "first"
+    )
+    description = json.loads((tmp_path / "embedder" / "bertfam.json").read_text())
+    # An embedder has no such poolings as sparse embedders have, and the reverse.
+    sparse = {**description, "task": "SparseEmbedder", "options": {"pooling": "max"}}
+    (tmp_path / "embedder" / "bertfam.json").write_text(json.dumps(sparse))
+    assert bf.TextEmbedder.from_pretrained(tmp_path / "embedder").pooling == "mean"
+
+
 @pytest.mark.extended
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
 def test_copies(reader, copied):
