@@ -237,7 +237,7 @@ def _from_batches(
             raise ValueError(NO_TEXT)
     example = arrays(first)
     shapes = shapes_of(example)
-    dtypes = [tf.convert_to_tensor(values).dtype for values in tf.nest.flatten(example)]
+    dtypes = [_dtype(values) for values in tf.nest.flatten(example)]
     specs = [tf.TensorSpec([None, *s], d) for s, d in zip(shapes, dtypes, strict=True)]
 
     def read() -> Iterator[tuple]:
@@ -248,11 +248,24 @@ def _from_batches(
                     "Examples of a generator must have the same shapes in each batch, "
                     f"got {[*map(tuple, new_shapes)]} after {[*map(tuple, shapes)]}."
                 )
+            # TensorFlow would convert 2.5 to 2.
+            for values, dtype in zip(tf.nest.flatten(batch), dtypes, strict=True):
+                if not np.can_cast(
+                    _dtype(values).as_numpy_dtype, dtype.as_numpy_dtype, "same_kind"
+                ):
+                    raise ValueError(
+                        "Labels of a generator must have the same type in each batch, got "
+                        f"{_dtype(values).name} after {dtype.name}."
+                    )
             yield batch
 
     return tf.data.Dataset.from_generator(
         lambda: marked(read()), output_signature=tf.nest.pack_sequence_as(example, specs)
     )
+
+
+def _dtype(values: np.ndarray) -> tf.DType:
+    return tf.string if values.dtype.kind in "OSU" else tf.as_dtype(values.dtype)
 
 
 def examples(

@@ -2,7 +2,9 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from bertfam_tf.data.errors import MARK
@@ -64,6 +66,17 @@ def numbers_of(values: tf.Tensor, what: str) -> tf.Tensor:
     text = tf.strings.join([MARK + before, tf.strings.reduce_join(wrong), after])
     with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(right), [text])]):
         return tf.identity(numbers)
+
+
+def floats_of(values: Any) -> Any:
+    """Returns whole numbers in a list or an array as floats, and anything else unchanged.
+
+    The labels of a generator have the type of its first batch, which may have whole numbers alone.
+    """
+    if not isinstance(values, list | tuple | np.ndarray):
+        return values
+    array = np.asarray(values)
+    return array.astype("float64") if array.dtype.kind in "iu" else values
 
 
 def within(numbers: tf.Tensor, low: float, high: float, what: str) -> tf.Tensor:

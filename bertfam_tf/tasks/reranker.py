@@ -15,7 +15,7 @@ from keras import ops
 from bertfam_tf import heads
 from bertfam_tf.data import targets
 from bertfam_tf.data.inputs import LABEL, Fields, texts_of
-from bertfam_tf.data.labels import numbers_of, within
+from bertfam_tf.data.labels import floats_of, numbers_of, within
 from bertfam_tf.data.tables import Columns
 from bertfam_tf.metrics import MRR, NDCG
 from bertfam_tf.metrics.compatible import RELEVANCE
@@ -28,6 +28,7 @@ from bertfam_tf.tasks.components import (
     Targets,
     TaskComponents,
     Tensors,
+    labels_apart,
     without_names,
 )
 from bertfam_tf.tasks.options import LoadingArguments, OptionArguments, Options, option
@@ -354,7 +355,8 @@ class _Relevance(Targets):
     def prepared(self, x: Any, y: Any) -> tuple[Any, Any]:
         lists = _named(x)
         if lists is None:
-            return x, y
+            x, y = labels_apart(x, y)
+            return x, floats_of(y)
         if y is None:
             y = lists.pop(LABEL, None)
         documents = [list(row) for row in lists[_DOCUMENT]]

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from bertfam_tf.data import targets
-from bertfam_tf.data.labels import not_a_number, numbers_of
+from bertfam_tf.data.labels import floats_of, not_a_number, numbers_of
 from bertfam_tf.metrics import Pearson, Spearman
 from bertfam_tf.metrics.compatible import NUMBERS
 from bertfam_tf.models import Backbone
@@ -22,6 +22,7 @@ from bertfam_tf.tasks.components import (
     Tensors,
     batch_vector,
     label_vector,
+    labels_apart,
 )
 from bertfam_tf.tasks.options import PairArguments, PairOptions, PretrainedPairArguments
 from bertfam_tf.tasks.task import Task
@@ -98,6 +99,10 @@ class NumberTargets(Targets):
     """Numbers, or strings of them, as float32 (batch,)."""
 
     compatible = NUMBERS
+
+    def prepared(self, x: Any, y: Any) -> tuple[Any, Any]:
+        x, y = labels_apart(x, y)
+        return x, floats_of(y)
 
     def check(self, y: Any) -> None:
         values = label_vector(y)

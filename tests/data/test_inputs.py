@@ -177,6 +177,33 @@ def test_generators_have_one_structure():
         read()
 
 
+@pytest.mark.parametrize(
+    ("first", "later", "error"),
+    [
+        ([1, 2], [2.5], "got float64 after int64"),
+        ([True], [2], "got int64 after bool"),
+        ([0, 1], ["2"], "got string after int64"),
+        ([1.5], [2], None),
+        (np.int32([1]), np.int64([2]), None),
+        (["a"], ["long"], None),
+    ],
+)
+def test_labels_of_generators_have_one_type(first, later, error):
+    """TensorFlow converted 2.5 to 2."""
+    given = [(["x"] * len(first), first), (["y"], later)]
+    stream = batches((each for each in given), batch_size=2)
+
+    def read():
+        with as_value_errors():
+            return _collect(stream)[1]
+
+    if error is None:
+        assert read() == [each.encode() if each is str(each) else each for each in (*first, *later)]
+        return
+    with pytest.raises(ValueError, match=f"^Labels of a generator must have .*{error}"):
+        read()
+
+
 @pytest.mark.parametrize("size", [0, -1, 2.5, "8"])
 def test_a_batch_size_is_a_positive_integer(size):
     with pytest.raises(ValueError, match=f"batch_size must be .*, got {size!r}"):

@@ -82,6 +82,13 @@ def test_scores_and_their_metrics(regressor, data):
     assert found["spearman"] == pytest.approx(np.corrcoef(*ranks)[0, 1], abs=1e-5)
 
 
+def test_whole_numbers_in_the_first_batch_of_a_generator(regressor):
+    numbers = [1, 2, 2.9, 3.75]
+    generator = ((TEXTS[i : i + 2], numbers[i : i + 2]) for i in (0, 2))
+    found = np.concatenate([labels for _, labels in regressor.text_batches(generator)])
+    np.testing.assert_array_equal(found, np.float32(numbers))
+
+
 @pytest.mark.full
 def test_a_regressor_learns_saves_and_exports(smallest, tmp_path):
     task = bf.TextRegressor.from_pretrained(smallest, **QUIET)

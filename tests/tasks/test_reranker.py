@@ -53,6 +53,18 @@ def _logits(task, pairs):
     return np.array(found)
 
 
+def test_whole_numbers_in_the_first_batch_of_a_generator(reranker):
+    numbers = [1, 0, 0.9]
+    columns = (PAIRS["query"], PAIRS["document"], numbers)
+    generator = (
+        ((query[a:b], document[a:b]), labels[a:b])
+        for query, document, labels in [columns]
+        for a, b in ((0, 2), (2, 3))
+    )
+    found = np.concatenate([labels for _, labels in reranker.text_batches(generator)])
+    np.testing.assert_array_equal(found[:, 0], np.float32(numbers))
+
+
 @only_in("full", "1")
 @only_in("extended", "4")
 @pytest.mark.parametrize("batch_size", [1, 4, 32])
