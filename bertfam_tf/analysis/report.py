@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from bertfam_tf.data.inputs import examples
 from bertfam_tf.files import HTML, check_kind, write
@@ -271,8 +272,7 @@ def report(task: TextClassifier, x: Any, y: Any, *, batch_size: int = 32) -> Rep
         raise ValueError(f"Texts and labels differ in number: {len(answers)} and {len(y)}.")
     if not answers:
         raise ValueError(NO_TEXT)
-    known = {name: i for i, name in enumerate(names)}
-    right = np.array([known[label] if isinstance(label, str) else int(label) for label in y])
+    right = task.components.targets.encode(tf.convert_to_tensor(y), {}).numpy()
     columns = x if isinstance(x, tuple) else tuple(x.values()) if isinstance(x, dict) else (x,)
     texts = [
         " | ".join(t.decode("utf-8", "replace") if isinstance(t, bytes) else str(t) for t in row)

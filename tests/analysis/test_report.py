@@ -76,6 +76,17 @@ def test_of_a_task(tiny):
         report(bf.TextEmbedder(task.backbone, task.tokenizer), TEXTS, labels)
 
 
+@pytest.mark.parametrize("names", [["no", "yes"], ["True", "False"]])
+def test_of_bools(tiny, names):
+    """The second label, or the label of that name, is true."""
+    task = bf.TextClassifier.from_pretrained(tiny, names, pair=False)
+    labels = [True, False, True, True, False]
+    found = report(task, TEXTS, labels)
+    assert found.right.tolist() == [int(each == (names[1] == "yes")) for each in labels]
+    expected = task.evaluate(TEXTS, labels, verbose=0, return_dict=True)["accuracy"]
+    assert found.accuracy == pytest.approx(expected)
+
+
 @pytest.mark.parametrize("count", [2, 15, 100])
 def test_a_page_of_many_labels(tmp_path, count):
     """Names stand in rows alone where there is no room above the columns; a picture has none."""
