@@ -64,7 +64,7 @@ class MaskedLM(ScoresTexts, Task):
     longer than ``max_length`` are split into several examples. Metrics are the loss, the
     ``perplexity`` and the ``accuracy`` of masked tokens.
 
-    ``predict`` returns what ``fill`` does. Masks after ``max_length`` tokens get no answer. The
+    ``predict`` returns what ``fill`` does. Masks that are truncated get no answer. The
     Keras model returns ``logits`` (batch, length, vocabulary) and the hidden states that they are
     computed from; training and answers only compute logits at masks.
 
@@ -255,7 +255,7 @@ class MaskedLM(ScoresTexts, Task):
             language: the same as for ``predict``.
 
         Returns:
-            For each text, a list with an entry for each mask within ``max_length`` tokens:
+            For each text, a list with an entry for each mask that is not truncated:
             ``top_k`` dicts, the most probable first, of ``token``, detokenized alone; ``score``,
             its probability; and ``text``, in which it replaces that mask, with white space and
             other masks unchanged. For a single text, its list.
@@ -289,8 +289,13 @@ class MaskedLM(ScoresTexts, Task):
         for text, *of_text in zip(features[TEXT].numpy().tolist(), *columns, strict=True):
             _check_mask(text, mask)
             parts = text.split(mask)
-            masks = enumerate(zip(*of_text, strict=True))
-            filled.append([self._filled(parts, i, *of_mask) for i, of_mask in masks])
+            masks = list(zip(*of_text, strict=True))
+            # A text that is too long has lost its last masks, or its first ones.
+            left = self.tokenizer.layout.truncate_left
+            first = max(len(parts) - 1 - len(masks), 0) if left else 0
+            filled.append(
+                [self._filled(parts, i, *of_mask) for i, of_mask in enumerate(masks, first)]
+            )
         return filled
 
     def _filled(

@@ -1,5 +1,7 @@
 """Masks: against the whole logits, what stands in the text, learning, and what is refused."""
 
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
@@ -122,6 +124,24 @@ def test_of_a_long_text_only_what_is_read(tokenizer):
     assert list(map(len, found)) == [3, 1]
     assert found[0][2][0]["text"].startswith("a [MASK] a [MASK] a ")
     assert found[0][2][0]["text"].count("[MASK]") == 1999
+
+
+@pytest.mark.extended
+def test_texts_that_lose_their_beginnings(tokenizer):
+    """The last masks are filled; they were written in place of the first ones."""
+    config = tokenizer.get_config()
+    layout = dataclasses.replace(tokenizer.layout, truncate_left=True)
+    task = _task("bert", tokenizer.from_config({**config, "layout": layout}), max_length=6)
+    text = "the [MASK] was very very good and [MASK] or [MASK]"
+    found = task.fill(text)
+    assert len(found) == 2
+    words = [[each["token"] for each in of_mask] for of_mask in found]
+    for i, of_mask in enumerate(found):
+        for each in of_mask:
+            parts = text.rsplit("[MASK]", 2)
+            assert each["text"].startswith(f"{parts[0]}{'[MASK]' if i else ''}")
+            assert each["text"].count("[MASK]") == 2
+    assert words == [[each["token"] for each in m] for m in task.fill("and [MASK] or [MASK]")]
 
 
 def test_hostile_texts(task):
