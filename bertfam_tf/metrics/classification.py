@@ -5,6 +5,10 @@ from typing import Any
 import keras
 from keras import ops
 
+# Keras' 200 thresholds are probabilities, 0.005 apart, between which many scores of a rare label
+# would be ties.
+_THRESHOLDS, _SPREAD = 10_000, 4.0
+
 
 class _Counts(keras.metrics.Metric):
     """True and false positives and negatives, weighted by ``sample_weight``."""
@@ -111,8 +115,11 @@ class Recall(_BinaryCounts):
 class AUC(keras.metrics.AUC):
     """``keras.metrics.AUC`` of the second of two labels: the area under the ROC curve.
 
+    Thresholds are log-odds, so that there are some between scores that are all near 0 or 1 too.
+
     Args:
-        **kwargs: arguments of ``keras.metrics.AUC``, such as ``curve="PR"``.
+        **kwargs: arguments of ``keras.metrics.AUC``, such as ``curve="PR"``. ``thresholds`` are
+            probabilities.
 
     Update:
         y_true: 0 or 1, (batch,).
@@ -121,12 +128,16 @@ class AUC(keras.metrics.AUC):
     """
 
     def __init__(self, name: str = "auc", **kwargs: Any):
-        super().__init__(name=name, **kwargs)
+        self._of_probabilities = kwargs.get("thresholds") is not None
+        super().__init__(name=name, **{"num_thresholds": _THRESHOLDS, **kwargs})
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         y_true, y_pred = ops.convert_to_tensor(y_true), ops.convert_to_tensor(y_pred)
         _check_two(self, y_true, y_pred)
-        score = ops.softmax(ops.cast(y_pred, self.dtype), axis=-1)[:, 1]
+        logits = ops.cast(y_pred, self.dtype)
+        odds = logits[:, 1] - logits[:, 0]
+        # Any score in the order of the probabilities has the same area.
+        score = ops.sigmoid(odds if self._of_probabilities else odds / _SPREAD)
         super().update_state(ops.reshape(y_true, (-1,)), score, sample_weight)
 
 
@@ -165,6 +176,12 @@ class MicroF1(_Counts):
         self.threshold = threshold
 
     def _decisions(self, y_true: Any, y_pred: Any) -> tuple[Any, Any]:
+        if not len(y_true.shape) == len(y_pred.shape) == 2:
+            raise ValueError(
+                "y_true and y_pred of MicroF1 must be (batch, labels), got "
+                f"{tuple(y_true.shape)} and {tuple(y_pred.shape)}. For one label per example, "
+                "the micro-averaged F1 is the accuracy."
+            )
         scores = ops.sigmoid(ops.cast(y_pred, self.dtype))
         return ops.cast(y_true, self.dtype) > 0.5, scores >= self.threshold
 

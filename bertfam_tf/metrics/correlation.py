@@ -30,6 +30,7 @@ class Pearson(keras.metrics.Metric):
         self._sums = [self.add_weight(name=s, initializer="zeros", dtype="float64") for s in sums]
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        _check_one_each(self, y_true, y_pred)
         x, y = _numbers(y_true, tf.float64), _numbers(y_pred, tf.float64)
         w = tf.ones_like(x) if sample_weight is None else _numbers(sample_weight, tf.float64)
         values = (w, w * x, w * y, w * x * x, w * y * y, w * x * y)
@@ -63,6 +64,7 @@ class Spearman(keras.metrics.Metric):
         )
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        _check_one_each(self, y_true, y_pred)
         new = tf.stack([_numbers(y_true, tf.float32), _numbers(y_pred, tf.float32)])
         self._seen.assign(tf.concat([self._seen.read_value(), new], axis=1))
 
@@ -87,6 +89,17 @@ class Spearman(keras.metrics.Metric):
         if here and not tf.distribute.in_cross_replica_context():
             return (self._seen,)
         return self._strategy.experimental_local_results(self._seen)
+
+
+def _check_one_each(metric: keras.metrics.Metric, y_true: Any, y_pred: Any) -> None:
+    """Raises ValueError if each label has several scores, as those of classes are."""
+    shapes = [tuple(tf.convert_to_tensor(values).shape) for values in (y_true, y_pred)]
+    short, long = sorted(shapes, key=len)
+    if any(size != 1 for size in long[len(short) :]):
+        raise ValueError(
+            f"y_true and y_pred of {type(metric).__name__} must be one number per example, got the "
+            f"shapes {shapes[0]} and {shapes[1]}."
+        )
 
 
 def _numbers(values: Any, dtype: tf.DType) -> tf.Tensor:

@@ -32,6 +32,11 @@ class _RankingMean(keras.metrics.Mean):
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         true, scores = (tf.cast(x, tf.float32) for x in (y_true, y_pred))
+        if not true.shape.rank == scores.shape.rank == 2:
+            raise ValueError(
+                f"y_true and y_pred of {type(self).__name__} must be (batch, documents), got "
+                f"{true.shape} and {scores.shape}."
+            )
         missing = tf.math.is_nan(true)
         scores = tf.where(tf.math.is_nan(scores), scores.dtype.min, scores)
         scores = tf.where(missing, -np.inf, scores)

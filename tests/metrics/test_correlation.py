@@ -9,6 +9,8 @@ from bertfam_tf.metrics import (
     AUC,
     F1,
     METRICS,
+    MRR,
+    NDCG,
     Matthews,
     MicroF1,
     Pearson,
@@ -156,6 +158,40 @@ def test_micro_f1(threshold):
     repeated = _stream(MicroF1(threshold), true.repeat(weights, 0), logits.repeat(weights, 0))
     assert _stream(MicroF1(threshold), true, logits, weights) == pytest.approx(repeated)
     assert MicroF1.from_config(MicroF1(threshold).get_config()).threshold == threshold
+
+
+def test_area_of_scores_that_are_all_near_0_or_1():
+    """Between thresholds of probabilities, 0.005 apart, they were ties."""
+    random = np.random.default_rng(0)
+    true = random.integers(0, 2, 2000)
+    for middle in (-8, 8):
+        odds = middle + 1.5 * true + random.normal(0, 1, 2000)
+        logits = np.stack([np.zeros(2000), odds], axis=1).astype("float32")
+        above = odds[true == 1][:, np.newaxis] > odds[true == 0]
+        assert _stream(AUC(), true, logits) == pytest.approx(above.mean(), abs=1e-4)
+    # Those of the user are probabilities, as Keras' are.
+    given = AUC(thresholds=[0.3, 0.6]), keras.metrics.AUC(thresholds=[0.3, 0.6])
+    odds -= 8.0
+    logits[:, 1] = odds
+    scores = 1 / (1 + np.exp(-odds))
+    assert _stream(given[0], true, logits) == pytest.approx(_stream(given[1], true, scores))
+
+
+@pytest.mark.parametrize(
+    ("metric", "true", "scores", "error"),
+    [
+        (MicroF1, (3,), (3, 3), r"must be \(batch, labels\), got \(3,\) and \(3, 3\)"),
+        (MicroF1, (4,), (4, 1), r"must be \(batch, labels\), got \(4,\) and \(4, 1\)"),
+        (Pearson, (4,), (4, 2), "must be one number per example, got the shapes"),
+        (Spearman, (1,), (1, 2), "must be one number per example, got the shapes"),
+        (NDCG, (4,), (4, 2), r"must be \(batch, documents\), got \(4,\) and \(4, 2\)"),
+        (MRR, (4,), (4,), r"must be \(batch, documents\), got \(4,\) and \(4,\)"),
+    ],
+)
+def test_shapes_of_other_tasks(metric, true, scores, error):
+    """Some were broadcast, to numbers without a meaning."""
+    with pytest.raises(ValueError, match=f"{metric.__name__} {error}"):
+        metric().update_state(np.ones(true), np.ones(scores))
 
 
 def test_names():
