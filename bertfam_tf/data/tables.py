@@ -379,7 +379,9 @@ def _of_dicts(
                 raise ValueError(f"Row {row} has no {name!r}, got {values!r:.200}.")
         return _with_names([row[name] for row in rows], classes.get(name))
 
-    return Table("list of dicts", list(rows[0]), read)
+    # A column that only later rows have is an error of the rows without it.
+    names = dict.fromkeys(name for row in rows if isinstance(row, Mapping) for name in row)
+    return Table("list of dicts", list(names), read)
 
 
 def _of_arrow(table: Any) -> Table:

@@ -40,6 +40,7 @@ from bertfam_tf.tasks.pretrained import checked_labels
 from bertfam_tf.tasks.task import Task
 from bertfam_tf.text import Tokenizer
 from bertfam_tf.training.learner import mean_loss
+from bertfam_tf.user_warnings import warn
 
 
 @dataclass(frozen=True)
@@ -288,6 +289,13 @@ class ClassTargets(Targets):
             wrong = [v for v in names if v not in set(self.labels)]
         if wrong:
             raise ValueError(not_listed(str(wrong[0]), self._known(values.dtype.kind), "label"))
+        for index in np.unique(values).tolist() if values.dtype.kind in "iu" else ():
+            if str(index) in self.labels and self.labels[index] != str(index):
+                warn(
+                    f"The integer {index} is read as the index of the label "
+                    f"{self.labels[index]!r}; the name {str(index)!r} is a string."
+                )
+                break
 
     def counts(self, y: Any) -> dict[str, int]:
         names, numbers = np.unique(np.asarray(y), return_counts=True)

@@ -1,5 +1,6 @@
 """pandas, as Keras users hold their data, and single texts: what the verbs take."""
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -58,6 +59,16 @@ def test_several_labels_have_columns(smallest):
         ValueError, match=r"Columns must be the labels, \['x', 'y'\], got \['y', 'z'\]"
     ):
         task.fit(pd.Series(A[:2]), held.rename(columns={"x": "z"}))
+
+
+def test_integers_are_indices_also_where_names_are_numbers(reader, recwarn):
+    stars = bf.TextClassifier(reader.backbone, reader.tokenizer, ["1", "2", "3"], pair=False)
+    targets = stars._parts.targets
+    targets.check(["1", "3"])
+    targets.check(np.array([0]))
+    assert not recwarn.list
+    with pytest.warns(UserWarning, match="integer 2 is read as the index of the label '3'"):
+        targets.check(pd.Series([0, 2]).to_numpy())
 
 
 @pytest.mark.full

@@ -353,10 +353,11 @@ def test_columns_of_other_libraries(reader, expected):
         (_rows(RENAMED), {"texts": "review"}, "columns: Unknown text 'texts'. Did you mean 'text'"),
         ([{"text": "a"}, {"txt": "b"}], None, r"Row 1 has no 'text', got \{'txt': 'b'\}"),
         ([{"text": "a"}, {"text": None}], None, "Row 1 of 'text' is missing, and 1 of 2"),
+        ([{"text": "a"}, {"text": "b", "text_pair": "c"}], None, "Row 0 has no 'text_pair'"),
         (TEXT, {"text": "review"}, "columns is for data with named columns, .* got a list"),
         (RENAMED, None, "Features must be 'text'"),
     ],
-    ids=range(7),
+    ids=range(8),
 )
 def test_errors(reader, x, columns, error):
     with pytest.raises(ValueError, match=error):
