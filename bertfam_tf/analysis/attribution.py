@@ -15,8 +15,11 @@ from bertfam_tf.export.substitution import substituted_calls
 from bertfam_tf.models.base import unpadding
 from bertfam_tf.names import unknown
 from bertfam_tf.tasks import Task
+from bertfam_tf.user_warnings import warn
 
 _TABLE = "token_embedding"
+# Of the sum of attributions, relative to a difference of scores of at least this size.
+_LARGEST_ERROR, _SMALL = 0.05, 0.2
 _OTHER_TASK = "explain() is for classifiers, regressors, taggers and question answering, got {}."
 
 
@@ -58,7 +61,7 @@ def explain(task: Task, x: Any, target: Any = None, *, steps: int = 32) -> Attri
             answer of ``predict``; None
             for the answer, for regressors and for question answering, whose score is the sum of
             the logits of start and end.
-        steps: the number of points of the integral.
+        steps: the number of points of the integral. A warning says if it needs more.
 
     Raises:
         ValueError: if the task or target is of another kind, the backbone's embeddings are not of
@@ -80,13 +83,22 @@ def explain(task: Task, x: Any, target: Any = None, *, steps: int = 32) -> Attri
     special = tf.constant(example.special[np.newaxis, :, np.newaxis])
     start = tf.where(special, embedded, tf.zeros_like(embedded))
     places, weights = np.polynomial.legendre.leggauss(steps)
-    shares = tf.constant((places + 1) / 2, "float32")[:, tf.newaxis, tf.newaxis]
+    # Of squares, because scores change most near 0 where a normalization follows the embeddings.
+    roots = (places + 1) / 2
+    weights = weights * roots
+    shares = tf.constant(np.square(roots), "float32")[:, tf.newaxis, tf.newaxis]
     points = start + shares * (embedded - start)  # (steps, length, width)
     _, gradients = _scores(task, table, example, points, indices)
-    mean = tf.einsum("s,sld->ld", tf.constant(weights / 2, "float32"), gradients)
+    mean = tf.einsum("s,sld->ld", tf.constant(weights, "float32"), gradients)
     attributions = tf.reduce_sum(mean * (embedded - start)[0], axis=-1).numpy()
     ends, _ = _scores(task, table, example, tf.concat([embedded, start], 0), indices)
     score, baseline = map(float, ends.numpy())
+    total, expected = float(attributions.sum()), score - baseline
+    if abs(total - expected) > _LARGEST_ERROR * max(abs(expected), _SMALL):
+        warn(
+            f"The attributions add up to {total:.3g}, but the score and the baseline differ by "
+            f"{expected:.3g}: the integral needs more points than steps={steps}."
+        )
     return Attribution(example, name, score, baseline, attributions)
 
 

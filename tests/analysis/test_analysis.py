@@ -2,6 +2,7 @@
 
 import json
 
+import keras
 import numpy as np
 import pytest
 
@@ -413,6 +414,20 @@ def test_lora_is_kept(smallest, names):
         analysis.importance(each, TEXTS[:1], LABELS[:1], verbose=False) for each in (task, merged)
     )
     np.testing.assert_allclose(matters.heads[0], same.heads[0], rtol=1e-3, atol=1e-6)
+
+
+def test_an_integral_that_is_inaccurate_warns(tiny):
+    """Behind a normalization of the embeddings, scores change near 0 alone."""
+    tokenizer = bf.load_tokenizer(tiny)
+    keras.utils.set_random_seed(0)
+    backbone = bf.build("deberta", "tiny", num_layers=1, vocab_size=tokenizer.vocab_size)
+    task = bf.TextClassifier(backbone, tokenizer, ["no", "yes"], pair=False)
+    for i, variable in enumerate(task.weights):
+        variable.assign_add(np.random.default_rng(i).normal(0, 0.15, variable.shape))
+    found = analysis.explain(task, TEXTS[0], "no", steps=64)
+    assert found.tokens.sum() == pytest.approx(found.score - found.baseline, abs=5e-3)
+    with pytest.warns(UserWarning, match=r"add up to .* needs more points than steps=2"):
+        analysis.explain(task, TEXTS[0], "no", steps=2)
 
 
 @pytest.mark.full
