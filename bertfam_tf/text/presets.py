@@ -52,9 +52,14 @@ def named_class(folder: Path) -> tuple[str, Path] | None:
 
 
 def is_generic(folder: Path) -> bool:
-    """Returns whether the first class named in a directory, if any, is a generic one."""
+    """Returns whether the first class named in a directory is a generic one.
+
+    Without a name, it is the class of the ``model_type``, or a generic one for an unknown type.
+    """
     names = [name for name in stated_classes(folder).values() if name]
-    return not names or names[0] in _GENERIC
+    if not names:
+        return registry.of_model_type(stated_model(folder)) is None
+    return names[0] in _GENERIC
 
 
 def stated_model(folder: Path) -> str | None:

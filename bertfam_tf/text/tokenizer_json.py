@@ -102,7 +102,7 @@ class Pipeline:
             self.refuse("pre-tokenizer", joined_names(kinds), repr(kind))
         return self.splitters[0]
 
-    def bert_rules(self) -> dict[str, bool]:
+    def bert_rules(self) -> dict[str, bool | None]:
         """Returns the options of the one BertNormalizer that equals the normalizer.
 
         Lower-casing before or after it gives the same text as its own, for every character; without
@@ -118,10 +118,12 @@ class Pipeline:
             names = ("strip_accents", "split_chinese", "clean_text")
             return {"lower_case": bool(kinds), **dict.fromkeys(names, False)}
         step = self.normalizers[kinds.index("BertNormalizer")]
-        accents = step["strip_accents"]
+        accents, lower_case = step["strip_accents"], step["lowercase"] or len(kinds) > 1
+        if accents is None and lower_case != step["lowercase"]:
+            accents = step["lowercase"]
         return {
-            "lower_case": step["lowercase"] or len(kinds) > 1,
-            "strip_accents": step["lowercase"] if accents is None else accents,
+            "lower_case": lower_case,
+            "strip_accents": accents,
             "split_chinese": step["handle_chinese_chars"],
             "clean_text": step["clean_text"],
         }

@@ -557,6 +557,20 @@ def test_save_and_load(tmp_path, trained):
     ] is False  # fmt: skip
 
 
+def test_xlm_roberta_has_no_settings_of_other_classes(tmp_path, trained):
+    """transformers ignores them, which training scripts left in published files."""
+    (tmp_path / "sentencepiece.bpe.model").write_bytes(trained["nmt_nfkc"])
+    (tmp_path / "config.json").write_text('{"model_type": "xlm-roberta"}')
+    expected = SentencePieceTokenizer.load(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text(
+        '{"do_lower_case": true, "keep_accents": false, "remove_space": true}'
+    )
+    assert SentencePieceTokenizer.load(tmp_path).get_config() == expected.get_config()
+    # Our own files have the same settings by our names.
+    SentencePieceTokenizer.load(tmp_path, lower_case=True).save(tmp_path / "lower")
+    assert SentencePieceTokenizer.load(tmp_path / "lower").get_config()["lower_case"] is True
+
+
 @pytest.mark.full
 def test_load_published_files(tmp_path, trained):
     """A model alone, and with the other files of published models."""

@@ -107,6 +107,12 @@ def test_texts_that_lose_their_beginnings(tmp_path):
     assert tokenizer.layout == Layout(truncate_left=True)
     tokenizer.save(tmp_path / "saved")
     assert load_tokenizer(tmp_path / "saved").layout == tokenizer.layout
+    # As transformers saves files of ours again after the side was changed.
+    file = tmp_path / "saved" / "tokenizer_config.json"
+    changed = {**json.loads(file.read_text("utf-8")), "truncation_side": "right"}
+    file.write_text(json.dumps(changed), "utf-8")
+    assert load_tokenizer(tmp_path / "saved").layout == Layout()
+    assert load_tokenizer(tmp_path / "saved", layout=tokenizer.layout).layout == tokenizer.layout
     said["truncation_side"] = "start"
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(said), "utf-8")
     with pytest.raises(CheckpointError, match="truncation_side must be left or right, got 'start'"):

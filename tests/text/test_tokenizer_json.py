@@ -212,6 +212,10 @@ CASES = {
         replace("String", "``", '"'), replace("String", "''", '"'), {"type": "NFKD"},
         {"type": "StripAccents"}, LOWER, precompiled(), replace("Regex", " {2,}", " "),
     ),
+    "ALBERT, written here": lambda: unigram(
+        replace("Regex", r"[\x{9}-\x{D}\x{3000}-\x{3000}]", " "), {"type": "NFKD"},
+        replace("Regex", r"[\x{300}-\x{304}\x{302}-\x{36F}]", ""), LOWER, split_spaces=True,
+    ),
     "DeBERTa": lambda: unigram(
         replace("Regex", r"\s{2,}|[\n\r\t]", " "), {"type": "NFC"},
         {"type": "Strip", "strip_left": False, "strip_right": True}, byte_fallback=True,
@@ -362,6 +366,36 @@ def test_roles_and_layout(tmp_path):
     # A file without a post-processor adds nothing.
     bare = load(wordpiece(post_processor=None), tmp_path)
     assert bare.layout == Layout(("a",), ("a", "b"), (0,), (0, 1))
+
+
+def test_settings_of_the_class(tmp_path):
+    """A class named, or that of the model, reads them; a generic one runs the file as it is."""
+    given = ["the CAFÉ", "un中国é"]
+    expected = load(wordpiece(), tmp_path).tokenize(given).to_list()
+    cased = wordpiece(bert_normalizer(lowercase=False))
+    plain = load(cased, tmp_path).tokenize(given).to_list()
+    assert plain != expected
+    named = load(cased, tmp_path, tokenizer_class="BertTokenizer", do_lower_case=True)
+    assert named.tokenize(given).to_list() == expected
+    assert load(cased, tmp_path, do_lower_case=True).tokenize(given).to_list() == plain
+    (tmp_path / "config.json").write_text('{"model_type": "electra"}', "utf-8")
+    assert load(cased, tmp_path, do_lower_case=True).tokenize(given).to_list() == expected
+    generic = load(cased, tmp_path, tokenizer_class="PreTrainedTokenizerFast", do_lower_case=True)
+    assert generic.tokenize(given).to_list() == plain
+
+
+def test_added_tokens_beside_lists_without_them(tmp_path):
+    """As transformers 4 saved a GPT with a new padding token."""
+    content = bpe()
+    ids, merges = dict(content["model"]["vocab"]), content["model"]["merges"]
+    (tmp_path / "vocab.json").write_text(json.dumps(ids), "utf-8")
+    (tmp_path / "merges.txt").write_text("\n".join(["#version: 0.2", *merges]), "utf-8")
+    said = {"tokenizer_class": "OpenAIGPTTokenizer", "pad_token": "<new>"}
+    content["added_tokens"] += added(["<new>"], len(ids))
+    (tmp_path / "added_tokens.json").write_text(json.dumps({"<new>": len(ids)}), "utf-8")
+    ours = load(content, tmp_path, **said)
+    assert (ours.pad_id, ours.vocab_size) == (len(ids), len(ids) + 1)
+    assert ours.tokenize("the<new>").numpy().tolist() == [ids["the</w>"], len(ids)]
 
 
 def test_only_listed_tokens_are_found(tmp_path):

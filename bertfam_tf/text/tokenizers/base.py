@@ -417,7 +417,7 @@ class Tokenizer(Hinted, tf.Module):
             required=cls._needs_preset,
         )
         added = arguments.pop("added", None)
-        configured = cls._stated(config, config_file, arguments)
+        configured = cls._stated(config, config_file, {**published, **arguments})
         if added is not None and presets.is_generic(folder):
             # A generic class only changes the special tokens of a tokenizer.json.
             fields = configured.keys() & (SPECIAL_TOKEN_FIELDS | {"layout"})
@@ -425,8 +425,7 @@ class Tokenizer(Hinted, tf.Module):
         stated = {**configured, **flat(options)}
         arguments = {**cls._published(published, arguments), **arguments, **stated}
         if added is not None:
-            side = config.get("padding_side")
-            pad_left = None if side is None else side == "left"
+            pad_left = {"left": True, "right": False}.get(str(config.get("padding_side")))
             arguments = added.completed(arguments, stated, cls.default_special_tokens, pad_left)
         arguments = grouped(arguments, cls.default_special_tokens)
         if "vocabulary" in arguments:
@@ -436,8 +435,9 @@ class Tokenizer(Hinted, tf.Module):
             tokenizer = cls(**arguments)
         except ValueError as error:
             raise ValueError(f"{source}: {error}") from error
-        if "layout" not in stated and truncates_left(folder, config):
-            tokenizer.layout = dataclasses.replace(tokenizer.layout, truncate_left=True)
+        if "layout" not in options and (config.get("truncation_side") or "layout" not in stated):
+            left = truncates_left(folder, config)  # of our files that transformers saved, too
+            tokenizer.layout = dataclasses.replace(tokenizer.layout, truncate_left=left)
         check_added_tokens(folder, tokenizer._state.ids)
         return tokenizer
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from bertfam_tf.parsing import read_object
 from bertfam_tf.text.files import (
+    ADDED_FILE,
     JSON_FILE,
     MERGES_FILE,
     MODEL_CONFIG_FILE,
@@ -41,6 +42,10 @@ def read_files(path: Path, max_pieces: int | None) -> dict[str, Any]:
         FileNotFoundError: if there are no such files.
         ValueError: if a file is damaged or describes another kind of tokenizer.
     """
+    whole = path / JSON_FILE
+    # The library's file has the tokens that were added; these lists never have them.
+    if whole.is_file() and (path / ADDED_FILE).is_file():
+        return _of_pipeline(read(whole, "BPE"))
     for names in _PAIRS_OF_FILES:
         vocabulary, merges = (path / name for name in names)
         if vocabulary.is_file() and merges.is_file():
@@ -49,8 +54,8 @@ def read_files(path: Path, max_pieces: int | None) -> dict[str, Any]:
             counted = bool(lines) and len(lines[0].split(" ")) == 3
             pairs = _read_codes(merges) if counted else read_merges(lines, str(merges))
             return {"vocabulary": read_vocabulary_json(vocabulary), "merges": pairs}
-    if (path / JSON_FILE).is_file():
-        return _of_pipeline(read(path / JSON_FILE, "BPE"))
+    if whole.is_file():
+        return _of_pipeline(read(whole, "BPE"))
     vocabularies = [file for file in sorted(path.glob("vocab*")) if not file.suffix]
     codes = [file for file in sorted(path.glob("codes*")) if not file.suffix]
     if len(vocabularies) == len(codes) == 1:
@@ -96,7 +101,7 @@ def _of_pipeline(pipeline: Pipeline) -> dict[str, Any]:
     check_merging(pipeline, END)
     pipeline.expect("unknown piece", pipeline.model["unk_token"] is None, False)
     rules = pipeline.bert_rules()
-    pipeline.expect("stripping of accents", rules["strip_accents"], rules["lower_case"])
+    pipeline.expect("stripping of accents", rules["strip_accents"], rules["lower_case"], None)
     pipeline.expect("cleaning of text", rules["clean_text"], True)
     pipeline.expect("splitting of Chinese", rules["split_chinese"], True)
     pipeline.splitter("BertPreTokenizer")

@@ -197,11 +197,13 @@ class SentencePieceTokenizer(Tokenizer):
         cls, config: dict[str, Any], path: Path, arguments: Mapping[str, Any]
     ) -> dict[str, Any]:
         stated = super()._stated(config, path, arguments)
-        for theirs, ours in (("do_lower_case", "lower_case"), ("remove_space", "unify_spaces")):
-            if theirs in config:
-                stated[ours] = bool(config[theirs])
-        if "keep_accents" in config:
-            stated["strip_accents"] = not config["keep_accents"]
+        # Not of XLM-RoBERTa's class, whose files may have them from other classes.
+        theirs = {} if arguments.get("fairseq_ids") else config
+        for key, ours in (("do_lower_case", "lower_case"), ("remove_space", "unify_spaces")):
+            if key in theirs:
+                stated[ours] = bool(theirs[key])
+        if "keep_accents" in theirs:
+            stated["strip_accents"] = not theirs["keep_accents"]
         if config.get("split_by_punct"):
             raise ValueError(f"{path}: split_by_punct is true, which is not supported.")
         if "appended_pieces" in config:

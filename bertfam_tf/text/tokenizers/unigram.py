@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ from bertfam_tf.text.kernels.normalization import (
     utf8_widths,
 )
 from bertfam_tf.text.kernels.normalization_forms import Normalized, accents
-from bertfam_tf.text.kernels.unicode import classes, mask_of
+from bertfam_tf.text.kernels.unicode import CODEPOINTS, classes, mask_of
 from bertfam_tf.text.kernels.unigram import Unigram
 from bertfam_tf.text.special_tokens import (
     A_THEN_B,
@@ -68,6 +69,9 @@ _SPACES_OF = {
     r"\s+": (SPACES, SPACES),
     r"\s{2,}|[\n\r\t]": (SPACES, (0x0A, 0x0D, 0x09)),
 }
+# A class of characters, as ``json_writer`` writes it.
+_CLASS = re.compile(r"\[(\\x\{[0-9A-F]{1,6}\}-\\x\{[0-9A-F]{1,6}\})+\]")
+_DIGITS = re.compile(r"[0-9A-F]+(?=\})")
 
 
 class UnigramTokenizer(Tokenizer):
@@ -398,6 +402,15 @@ def _replacement(pattern: Any, content: str) -> Any:
     ((kind, text),) = pattern.items()
     if kind == "String" and isinstance(text, str) and len(text) == 1:
         return {ord(text): content}
+    if kind == "Regex" and isinstance(text, str) and _CLASS.fullmatch(text):
+        edges = [min(int(digits, 16), CODEPOINTS) for digits in _DIGITS.findall(text)]
+        # Spans may overlap: those that begin and do not end before a character count.
+        changes = np.zeros(CODEPOINTS + 2, np.int64)
+        for first, last in zip(edges[::2], edges[1::2], strict=True):
+            changes[first] += first <= last
+            changes[last + 1] -= first <= last
+        inside = np.cumsum(changes[:CODEPOINTS]) > 0
+        return dict.fromkeys(np.flatnonzero(inside).tolist(), content)
     if isinstance(text, str) and len(content) == 1:
         if kind == "String" and len(text) == 2 and text[0] == text[1]:
             return Pairs(text[0], content)
@@ -405,5 +418,5 @@ def _replacement(pattern: Any, content: str) -> Any:
             return Spaces(*_SPACES_OF[text], content)
     raise ValueError(
         f"the replacement of {truncated_repr(text)} by {truncated_repr(content)} is not one of a "
-        "character, of two equal ones, or of runs of spaces."
+        "character, of a class of them, of two equal ones, or of runs of spaces."
     )
