@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 # The number of classes in transformers and in KerasHub.
 _COUNTS = ("num_labels", "num_classes")
+# Options that were chosen by the scores of a head, and do not fit a new one's.
+_OF_SCORES = {"temperature", "threshold"}
 _TOKENIZER, _LENGTH, _NO_LENGTH = "tokenizer_config.json", "model_max_length", 1 << 30
 
 
@@ -145,6 +147,9 @@ def open_task(
         options[class_option] = _class_names(
             checkpoint, head or "", class_option, options.get(class_option), path
         )
+    if class_option in stored and options[class_option] != stored[class_option]:
+        for name in _OF_SCORES - arguments.keys():
+            options.pop(name, None)
     new_pooler = _needs_new_pooler(checkpoint, head, overrides)
     if not new_pooler and "pooler" not in overrides:
         checkpoint.without_missing_pooler()
@@ -216,8 +221,8 @@ def _fill_head(
         warn(UntrainedWarning(which, verb, path, type(task).__name__))
         return
     other = None
-    if task.head.layers:
-        other = "reads the last layer alone"
+    if task.head.layers and not _reads_same_layers(task, checkpoint):
+        other = "reads other layers"
     elif checkpoint.family.heads[head].has_labels:
         stored, labels = checkpoint.head_labels(head) or [], task.class_names
         count = task.head.num_labels
@@ -232,9 +237,18 @@ def _fill_head(
                 f"The {head} head of {path} is one for {checkpoint.outputs}, expected one for "
                 f"{task.problem_type}, which {type(task).__name__} computes."
             )
-        checkpoint.fill_head(task.head, head)
+        if not task.head.layers or not checkpoint.fill_by_path(task.head.weights):
+            checkpoint.fill_head(task.head, head)
     else:
         warn(f"The {head} head is initialized at random: the head of {path} {other}.")
+
+
+def _reads_same_layers(task: Task, checkpoint: Checkpoint) -> bool:
+    """Returns whether the checkpoint is a saved task whose head reads the same layers."""
+    options = task.options.stored()
+    layers, combine = (options[name] for name in ("feature_layers", "combine_layers"))
+    saved = checkpoint.options.get("feature_layers"), checkpoint.options.get("combine_layers")
+    return saved == (list(layers) if isinstance(layers, tuple) else layers, combine)
 
 
 def numbered(count: int) -> list[str]:

@@ -99,6 +99,9 @@ def test_the_mix_is_trained_on_frozen_layers_and_stored(tagger, tmp_path):
     again = bf.load(tmp_path / "saved")
     assert (again.feature_layers, again.combine_layers) == ((-2, -1), "mix")
     _agree(_answers(again), _answers(tagger))
+    _agree(_answers(bf.TokenTagger.from_pretrained(tmp_path / "saved")), _answers(tagger))
+    with pytest.warns(UserWarning, match="initialized at random: .* reads other layers"):
+        bf.TokenTagger.from_pretrained(tmp_path / "saved", feature_layers=(0, 1))
     with pytest.raises(CheckpointError, match="the tokens head reads the layers 0, 1"):
         tagger.save_pretrained(tmp_path / "published")
 

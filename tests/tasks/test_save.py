@@ -73,8 +73,13 @@ def test_projections_are_loaded_from_a_saved_embedder(smallest, tmp_path, recwar
 @pytest.mark.filterwarnings("ignore:The sequence head is initialized at random")
 def test_options_of_other_tasks_are_left_alone(reader, smallest, tmp_path):
     """Tasks have options of the same name that mean something else."""
-    pairs = bf.TextClassifier(reader.backbone, reader.tokenizer, reader.labels, pair=True)
+    pairs = bf.TextClassifier(
+        reader.backbone, reader.tokenizer, reader.labels, pair=True, temperature=2.0
+    )
     pairs.save(tmp_path / "pairs")
+    assert bf.TextClassifier.from_pretrained(tmp_path / "pairs").temperature == 2
+    other = bf.TextClassifier.from_pretrained(tmp_path / "pairs", ["a", "b", "c"])
+    assert (other.temperature, other.pair) == (1, True)
     embedder = bf.TextEmbedder.from_pretrained(tmp_path / "pairs", pooling="first")
     assert embedder.pair is False
     assert bf.TextRegressor.from_pretrained(tmp_path / "pairs").pair is True
