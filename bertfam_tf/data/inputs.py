@@ -33,7 +33,7 @@ def batches(
     y: Any = None,
     sample_weight: Any = None,
     *,
-    batch_size: int,
+    batch_size: int | None,
     by_tokens: TokenBatches | None = None,
     shuffle: bool = False,
     fields: Fields = TEXTS,
@@ -41,18 +41,17 @@ def batches(
     """Returns a data set of ``(features, y, sample_weight)``, without members that are None.
 
     Args:
-        x: texts in one of the structures that Keras accepts: a list, array or
-            ``pandas.Series`` of strings, a tuple with one such for each feature, a dict ``{"text":
-            …, "text_pair": …}`` or ``pandas.DataFrame`` with such columns, or a
-            ``tf.data.Dataset`` whose elements are one of these, alone or followed by y (and
-            sample weight), batched or not; or a generator or ``keras.utils.PyDataset`` of such
-            batches. A dict may also contain y, as ``"label"``, and so may a
-            ``DataFrame``, whose other columns are ignored. A feature
-            other than the first may be several strings for each example, (examples, strings).
+        x: texts in one of the structures that Keras accepts: a list, array or ``pandas.Series`` of
+            strings, a tuple with one such for each feature, a dict ``{"text": …, "text_pair": …}``
+            or ``pandas.DataFrame`` with such columns, or a ``tf.data.Dataset`` whose elements are
+            one of these, alone or followed by y (and sample weight), batched or not; or a generator
+            or ``keras.utils.PyDataset`` of such batches. A dict may also contain y, as ``"label"``,
+            and so may a ``DataFrame``, whose other columns are ignored. A feature other than the
+            first may be several strings for each example, (examples, strings).
         y: the labels, when ``x`` is not a data set; an array, or a dict of arrays. ``{"label": y}``
             stands for ``y``, also in data sets.
         sample_weight: weights, when ``x`` is not a data set.
-        batch_size: the number of examples in a batch; a batched data set keeps its batch size.
+        batch_size: examples in a batch, None for 32; a batched data set keeps its batch size.
         by_tokens: batches by tokens instead of ``batch_size``; a data set must have single
             examples, and is not read beforehand.
         shuffle: reshuffles lists and arrays in each epoch, batching examples of similar length.
@@ -68,6 +67,7 @@ def batches(
             differ, an example has more tokens than a batch may have, ``by_tokens`` is set for a
             batched data set, or ``batch_size`` is not a positive integer.
     """
+    batch_size = 32 if batch_size is None else batch_size
     in_range("batch_size", batch_size, at_least=1, integer=True)
     x, y, sample_weight = examples(x, y, sample_weight, fields)
     dataset = _batches(x, y, sample_weight, batch_size, by_tokens, shuffle, fields)

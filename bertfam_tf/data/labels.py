@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -69,14 +70,15 @@ def numbers_of(values: tf.Tensor, what: str) -> tf.Tensor:
 
 
 def floats_of(values: Any) -> Any:
-    """Returns whole numbers in a list or an array as floats, and anything else unchanged.
+    """Returns integers and decimals in a list or an array as floats, anything else unchanged.
 
     The labels of a generator have the type of its first batch, which may have whole numbers alone.
     """
     if not isinstance(values, list | tuple | np.ndarray):
         return values
     array = np.asarray(values)
-    return array.astype("float64") if array.dtype.kind in "iu" else values
+    decimals = array.dtype.kind == "O" and all(isinstance(v, Decimal) for v in array.flat)
+    return array.astype("float64") if decimals or array.dtype.kind in "iu" else values
 
 
 def within(numbers: tf.Tensor, low: float, high: float, what: str) -> tf.Tensor:

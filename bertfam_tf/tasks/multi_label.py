@@ -197,7 +197,8 @@ class MultiLabelTargets(Targets):
             if missing or len(y) > len(self.labels):
                 raise ValueError(f"Columns must be the labels, {self.labels}, got {list(y)}.")
             y = np.stack([np.asarray(y[label]) for label in self.labels], axis=1)
-        if isinstance(y, list | tuple) and any(isinstance(row, list | tuple) for row in y):
+        lists = list | tuple | np.ndarray
+        if isinstance(y, list | tuple) and any(isinstance(row, lists) for row in y):
             y = self._matrix(y)
         return x, y
 
@@ -232,7 +233,7 @@ class MultiLabelTargets(Targets):
     def _matrix(self, examples: Sequence[Any]) -> np.ndarray:
         """A list of lists as a matrix: of names, or of 0 and 1."""
         by_name = any(isinstance(value, str | bytes) for labels in examples for value in labels)
-        if not by_name and any(examples):
+        if not by_name and any(map(len, examples)):
             same_length = len(set(map(len, examples))) == 1
             return np.array(examples, "float32") if same_length else np.array([[2]])
         places = {label: i for i, label in enumerate(self.labels)}

@@ -20,6 +20,7 @@ from bertfam_tf.text.splitting import Split
 from bertfam_tf.training.learner import mean_loss
 
 _SHOWN = 40
+_WORDS = list | tuple | np.ndarray
 
 
 @keras.saving.register_keras_serializable(package="bertfam_tf")
@@ -93,7 +94,7 @@ class TagTargets(Targets):
         tags = tags.decode("utf-8", "replace") if isinstance(tags, bytes) else tags
         if isinstance(tags, str):
             tags = tags.split()
-        elif not isinstance(tags, list | tuple | np.ndarray):
+        elif not isinstance(tags, _WORDS):
             raise ValueError(f"Example {row} of the labels must be a list of tags, got {tags!r}.")
         return " ".join(map(self._name_of, tags))
 
@@ -110,7 +111,7 @@ class TagTargets(Targets):
             return {**x, TEXT: self._joined(x[TEXT])}
         if not isinstance(x, list | tuple) or not x or isinstance(x[0], str | bytes):
             return x
-        if not any(isinstance(words, list | tuple) for words in x):
+        if not any(isinstance(words, _WORDS) for words in x):
             return x
         if self.split() != "spaces":
             raise ValueError(
@@ -164,7 +165,7 @@ def _shown(numbers: tf.Tensor) -> tf.Tensor:
 
 
 def _sentence(number: int, words: Any) -> str:
-    if not isinstance(words, list | tuple):
+    if not isinstance(words, _WORDS):
         raise ValueError(f"Example {number} is {words!r}; the others are lists of words.")
     decoded = [
         word.decode("utf-8", "replace") if isinstance(word, bytes) else word for word in words

@@ -210,6 +210,11 @@ def test_a_batch_size_is_a_positive_integer(size):
         batches(["a"], batch_size=size)
 
 
+def test_the_size_of_keras_is_the_default():
+    sizes = [len(y) for _, y in batches(["a"] * 40, ["b"] * 40, batch_size=None)]
+    assert sizes == [32, 8]
+
+
 def test_sizes_of_batches():
     assert [len(x["text"]) for (x,) in batches(A, batch_size=2)] == [2, 1]
     assert [len(x["text"]) for (x,) in batches(slices(A), batch_size=2)] == [2, 1]

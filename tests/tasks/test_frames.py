@@ -61,6 +61,22 @@ def test_several_labels_have_columns(smallest):
         task.fit(pd.Series(A[:2]), held.rename(columns={"x": "z"}))
 
 
+def test_lists_of_arrays(reader):
+    """As data sets of ``datasets`` in the format of NumPy have them."""
+    backbone, tokenizer = reader.backbone, reader.tokenizer
+    several = bf.MultiLabelClassifier(backbone, tokenizer, ["a", "b"], pair=False)
+    names = [np.array(["a"]), np.array(["b", "a"]), np.array([], str)]
+    for labels in (names, [np.array([1, 0]), np.array([1, 1]), np.array([0, 0])]):
+        [(_, found)] = several.text_batches(A, labels)
+        assert found.numpy().tolist() == [[1, 0], [1, 1], [0, 0]]
+    tagger = bf.TokenTagger(backbone, tokenizer, ["O", "X"])
+    words = [["it", "is"], ["good"]]
+    answers = tagger.predict(list(map(np.array, words)))
+    assert [[word["word"] for word in text] for text in answers] == words
+    found = tagger.evaluate(list(map(np.array, words)), [np.array([0, 1]), np.array([1])])
+    assert found == tagger.evaluate(words, [["O", "X"], ["X"]])
+
+
 def test_integers_are_indices_also_where_names_are_numbers(reader, recwarn):
     stars = bf.TextClassifier(reader.backbone, reader.tokenizer, ["1", "2", "3"], pair=False)
     targets = stars._parts.targets

@@ -1,5 +1,7 @@
 """Numbers and independent labels for texts: answers, learning, and what is refused."""
 
+from decimal import Decimal
+
 import keras
 import numpy as np
 import pytest
@@ -87,6 +89,9 @@ def test_whole_numbers_in_the_first_batch_of_a_generator(regressor):
     generator = ((TEXTS[i : i + 2], numbers[i : i + 2]) for i in (0, 2))
     found = np.concatenate([labels for _, labels in regressor.text_batches(generator)])
     np.testing.assert_array_equal(found, np.float32(numbers))
+    # As Arrow's decimals are read.
+    [(_, found)] = regressor.text_batches(TEXTS[:2], [Decimal("2.5"), Decimal(1)])
+    np.testing.assert_array_equal(found, [2.5, 1])
 
 
 @pytest.mark.full
