@@ -22,7 +22,8 @@ from bertfam_tf.recipes.schema import DistillRecipe, MultiTaskRecipe, PretrainRe
 from bertfam_tf.sources import DESCRIPTION, sha256
 from bertfam_tf.training import engine, replicas
 from bertfam_tf.training.callbacks import curves
-from bertfam_tf.training.callbacks.backup import PREVIOUS, STATE, Backup, recipe_of
+from bertfam_tf.training.callbacks.backup import BEST, PREVIOUS, STATE, WEIGHTS, Backup, recipe_of
+from bertfam_tf.training.callbacks.best import epoch_of
 from bertfam_tf.training.callbacks.logs import History, StepLog, read_lines
 
 RECIPE, MODEL, METRICS, _DATA = "recipe.yaml", "model", "metrics.json", "data_files.json"
@@ -235,9 +236,13 @@ class RunDirectory:
         }
 
     def held_out_metrics(self) -> dict[str, float]:
-        """Returns the losses and metrics of the validation data after the last epoch."""
-        last = self.history().rows[-1]
-        return {n.removeprefix("val_"): float(x) for n, x in last.items() if n.startswith("val_")}
+        """Returns the losses and metrics of the validation data after the epoch that is kept: the
+        best one with ``train.patience``, else the last one."""
+        row = (rows := self.history().rows)[-1]
+        for weights in self.backup().directory.rglob(f"{BEST}/{WEIGHTS}"):
+            best = epoch_of(weights)
+            row = next((each for each in rows if int(each["epoch"]) == best), row)
+        return {n.removeprefix("val_"): float(x) for n, x in row.items() if n.startswith("val_")}
 
     @property
     def steps(self) -> int:

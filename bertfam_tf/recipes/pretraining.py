@@ -137,7 +137,7 @@ def _train_on_stream(
         return {}
     task.save(directory.path / MODEL)
     return {
-        "perplexity": float(directory.history().rows[-1]["val_perplexity"]),
+        "perplexity": directory.held_out_metrics()["perplexity"],
         "tokens": len(train),
         "samples": {
             prompt: task.generate(prompt, max_new_tokens=60, temperature=0.8, top_p=0.9, seed=0)

@@ -91,6 +91,16 @@ CASES = [
 
 
 @pytest.mark.extended
+def test_metrics_are_of_the_epoch_that_is_kept(recipe, tmp_path):
+    settings = {"steps": 24, "epochs": 12, "learning_rate": 0.5, "warmup": 0.0, "clip_norm": None}
+    settings |= {"schedule": "constant", "patience": 1}
+    metrics = pretrain(load_recipe(recipe(train=settings), (), PretrainRecipe))
+    history = np.genfromtxt(tmp_path / "run" / "history.csv", delimiter=",", names=True)
+    assert history["val_loss"].min() < history["val_loss"][-1]
+    assert metrics["loss"] == pytest.approx(history["val_loss"].min(), rel=1e-6)
+
+
+@pytest.mark.extended
 @pytest.mark.parametrize(("family", "objectives", "unit"), in_full(CASES, CASES[:1]))
 def test_a_checkpoint_from_text(recipe, tmp_path, capfd, recwarn, family, objectives, unit):
     sizes = {"electra": dict(embedding_size=8), "albert": dict(embedding_size=8)}

@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 import keras
 from safetensors import SafetensorError, safe_open
@@ -80,8 +81,7 @@ class BestEpoch(keras.callbacks.Callback):
             stored = parsing.read_json(file) if os.path.lexists(file) else {}
             if weights.is_file():
                 # The weights are written first, and contain the number of their epoch.
-                with safe_open(weights, framework="numpy") as opened:
-                    stored |= json.loads((opened.metadata() or {}).get(_SCORE, "{}"))
+                stored |= _score_of(weights)
             return {int(epoch): float(value) for epoch, value in stored.items()}
         except (
             *(ValueError, AttributeError, TypeError, OverflowError, RecursionError),
@@ -137,3 +137,14 @@ class BestEpoch(keras.callbacks.Callback):
         sign = direction(self.monitor, [name for o in objectives for name in o.weights])
         scores = {e: -math.inf if math.isnan(x) else sign * x for e, x in values.items()}
         return max(scores, key=lambda epoch: (scores[epoch], -epoch))
+
+
+def epoch_of(weights: Path) -> int | None:
+    """Returns the epoch, from 0, of weights that a ``BestEpoch`` has restored; None if unknown."""
+    return next(map(int, _score_of(weights)), None)
+
+
+def _score_of(weights: Path) -> Any:
+    """Returns the score of stored weights by their epoch, as JSON has it."""
+    with safe_open(weights, framework="numpy") as opened:
+        return json.loads((opened.metadata() or {}).get(_SCORE, "{}"))
