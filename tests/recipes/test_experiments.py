@@ -18,7 +18,7 @@ from bertfam_tf.files import LOCK, exclusive_lock
 from bertfam_tf.recipes.experiments.cells import plan_cells
 from bertfam_tf.recipes.experiments.report import table
 from bertfam_tf.recipes.experiments.running import run_cells, runs_of
-from bertfam_tf.recipes.experiments.settings import load_experiment
+from bertfam_tf.recipes.experiments.settings import ColumnConfig, load_experiment
 from bertfam_tf.recipes.experiments.statistics import (
     paired_difference,
     student_t_cdf,
@@ -348,6 +348,13 @@ def test_an_unknown_metric_names_those_there_are(files, tmp_path):
     (folder / "metrics.json").write_text('{"loss": 1.0}')
     with pytest.raises(ValueError, match=r"no metric 'accuracy' .*; it has loss\."):
         table(load_experiment(file), cells, "command")
+
+
+@pytest.mark.parametrize("metric", ["mse", "tune.score_mae", "pretrain.masked_lm", "sst2.loss"])
+def test_low_errors_and_losses_by_name_are_better(metric):
+    assert ColumnConfig(metric).lower_is_better
+    assert not ColumnConfig(metric, best="higher").lower_is_better
+    assert not ColumnConfig("masked_lm_accuracy").lower_is_better
 
 
 @pytest.mark.parametrize("degrees", [1, 2, 3, 4, 9, 30, 99])

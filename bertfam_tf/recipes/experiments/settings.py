@@ -9,6 +9,7 @@ from typing import Any
 
 from bertfam_tf.names import unknown
 from bertfam_tf.recipes.reading import build, build_section, parse_override, read_values
+from bertfam_tf.training.callbacks.best import direction
 
 # The name of the step of an experiment with one recipe.
 ONLY = "run"
@@ -57,8 +58,8 @@ class ColumnConfig:
         title: the title; None for the metric.
         scale: a factor, such as 100.
         digits: the number of digits after the decimal point.
-        best: ``higher`` or ``lower``; None for ``lower`` if the metric's name contains ``loss``,
-            ``perplexity`` or ``error``, else ``higher``.
+        best: ``higher`` or ``lower``; None for ``lower`` if the metric is a loss, a perplexity or
+            an error, such as ``masked_lm`` or ``mse``, else ``higher``.
     """
 
     metric: str | list[str]
@@ -87,7 +88,8 @@ class ColumnConfig:
         if self.best is not None:
             return self.best == "lower"
         names = [metric.rpartition(".")[2] for metric in self.metrics]
-        return any(word in n for n in names for word in ("loss", "perplexity", "error"))
+        words = ("loss", "perplexity", "error")
+        return any(direction(n) < 0 or any(word in n for word in words) for n in names)
 
 
 @dataclass(frozen=True)
