@@ -26,8 +26,11 @@ if TYPE_CHECKING:
     from bertfam_tf.tasks.text_embedder import TextEmbedder
 
 _NEGATIVES = "negatives"
-_FIELDS = Fields((TEXT, TEXT_PAIR), (_NEGATIVES,))
-_SINGLE = Fields((TEXT,), ())
+_FIELDS = {
+    "contrastive": Fields((TEXT, TEXT_PAIR), (_NEGATIVES,)),
+    "embedding_mse": Fields((TEXT,), ()),
+}
+_PAIRS = Fields((TEXT, TEXT_PAIR), ())  # of all other objectives
 
 Similarity = Literal["contrastive", "supervised_contrastive", "cosent", "cosine", "embedding_mse"]
 
@@ -155,7 +158,7 @@ class EmbedderTrainer(TextLearner):
         self._objective = loss
         self._texts = _Texts(embedder, prompts)
         self._mini_batch_size = mini_batch_size
-        fields = _SINGLE if objective == "embedding_mse" else _FIELDS
+        fields = _FIELDS.get(objective, _PAIRS)
         self.fields = fields._replace(described=embedder.fields.described, labelled=loss.has_labels)
 
     @property

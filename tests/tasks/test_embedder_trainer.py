@@ -100,6 +100,13 @@ def test_losses(embedder, kind, dimensions):
     assert found == pytest.approx(expected, rel=2e-5)
 
 
+@pytest.mark.parametrize("kind", ["cosent", "cosine", "supervised_contrastive"])
+def test_negatives_are_refused_where_no_loss_reads_them(embedder, kind):
+    trainer = bf.EmbedderTrainer(embedder, kind)
+    with pytest.raises(ValueError, match=r"Features must be .*, got .*'negatives'"):
+        trainer.fit({**PAIRS, "negatives": NEGATIVES}, SCORES, verbose=0)
+
+
 @pytest.mark.extended
 def test_a_text_that_equals_the_right_one_is_no_negative(embedder):
     trainer = bf.EmbedderTrainer(embedder, temperature=T)
