@@ -125,7 +125,8 @@ class _Adaptive(keras.optimizers.Optimizer):
 
         def skip():
             self.skipped.add(1)
-            self._iterations.assign_sub(1)  # Keras adds 1 after this
+            # Keras adds 1 after this; micro-batches of its own accumulation are counted too.
+            self._iterations.assign_sub(self.gradient_accumulation_steps or 1)
 
         ops.cond(ops.isfinite(self.gradient_norm.tensor), update, skip)
 

@@ -114,6 +114,23 @@ def test_steps_by_hand(make, bias_correction):
         np.testing.assert_allclose(square.numpy(), second[name], rtol=2e-5, atol=1e-6)
 
 
+def test_a_skipped_step_starts_keras_accumulation_anew():
+    """The next step has all of its gradients, not one divided by their number."""
+    finite = np.random.default_rng(0).normal(size=(4, 3, 2)).astype("float32")
+
+    def trained(gradients):
+        variable = keras.Variable(np.ones((3, 2), "float32"), name="kernel")
+        optimizer = AdamW(0.1, skip_nonfinite=True, gradient_accumulation_steps=2)
+        for gradient in gradients:
+            optimizer.apply([keras.ops.convert_to_tensor(gradient)], [variable])
+        return variable.numpy(), int(optimizer.iterations)
+
+    weights, steps = trained(finite)
+    skipped, same = trained([*finite[:2], finite[0], finite[0] * np.inf, *finite[2:]])
+    assert steps == same == 2
+    np.testing.assert_array_equal(skipped, weights)
+
+
 def test_optimizers_of_recipes():
     kinds = {"adamw": AdamW, "lamb": Lamb, "muon": optimizers.Muon}
     for name in OPTIMIZERS:
