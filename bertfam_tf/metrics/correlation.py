@@ -83,6 +83,11 @@ class Spearman(keras.metrics.Metric):
         nan = tf.constant(np.nan, correlation.dtype)
         return tf.cast(tf.where(unknown, nan, correlation), self.dtype)
 
+    @property
+    def variables(self) -> list[Any]:
+        # Training checkpoints store these, so that a resumed epoch has the values of all of it.
+        return [*super().variables, _AllReplicas(self)]
+
     def _variables_here(self) -> tuple[tf.Variable, ...]:
         """Returns the variable of this replica; outside a replica context, of all replicas."""
         here = tf.distribute.get_strategy() is self._strategy
@@ -100,6 +105,20 @@ def _check_one_each(metric: keras.metrics.Metric, y_true: Any, y_pred: Any) -> N
             f"y_true and y_pred of {type(metric).__name__} must be one number per example, got the "
             f"shapes {shapes[0]} and {shapes[1]}."
         )
+
+
+class _AllReplicas:
+    """The values that a metric has seen in all replicas of this process, as one variable."""
+
+    def __init__(self, metric: Spearman):
+        self._metric = metric
+
+    def numpy(self) -> np.ndarray:
+        return np.concatenate([v.numpy() for v in self._metric._variables_here()], axis=1)
+
+    def assign(self, value: Any) -> None:
+        self._metric.reset_state()
+        self._metric._variables_here()[0].assign(value)
 
 
 def _numbers(values: Any, dtype: tf.DType) -> tf.Tensor:
