@@ -236,9 +236,12 @@ class RunDirectory:
         }
 
     def held_out_metrics(self) -> dict[str, float]:
-        """Returns the losses and metrics of the validation data after the epoch that is kept: the
-        best one with ``train.patience``, else the last one."""
-        row = (rows := self.history().rows)[-1]
+        """Returns the losses and metrics of the validation data after the epoch that is kept.
+
+        With ``train.patience`` that is the best one, without it the last one.
+        """
+        rows = self.history().rows
+        row = rows[-1]
         for weights in self.backup().directory.rglob(f"{BEST}/{WEIGHTS}"):
             best = epoch_of(weights)
             row = next((each for each in rows if int(each["epoch"]) == best), row)
