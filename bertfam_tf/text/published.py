@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from bertfam_tf.parsing import read_object
 from bertfam_tf.text.files import CONFIG_FILE, JSON_FILE, SPECIAL_FILE, write_json
 from bertfam_tf.text.json_writer import special_names, tokenizer_json
 from bertfam_tf.text.kernels.moses import nonbreaking_prefixes
+from bertfam_tf.text.special_tokens import token_entry
 from bertfam_tf.text.tokenizers.base import Tokenizer
 from bertfam_tf.text.tokenizers.bpe import BPETokenizer
 
@@ -69,8 +70,8 @@ def save_published(
     config = {
         **unsaid,
         "tokenizer_class": name if fast is None else _GENERIC,
-        **{role: _described(token, lstrip) for role, token in tokens.items()},
-        "additional_special_tokens": [_described(token, lstrip) for token in additional],
+        **{role: token_entry(token, lstrip) for role, token in tokens.items()},
+        "additional_special_tokens": [token_entry(token, lstrip) for token in additional],
         "model_max_length": max_length,
         "model_input_names": list(inputs),
         "padding_side": "left" if tokenizer.layout.pad_left else "right",
@@ -89,13 +90,6 @@ def save_published(
 
 def _settings(token: str, lstrip: set[str]) -> Any:
     return {"content": token, "lstrip": True, **_PLAIN} if token in lstrip else token
-
-
-def _described(token: str, lstrip: set[str]) -> Any:
-    settings = _settings(token, lstrip)
-    if isinstance(settings, Mapping):
-        return {"__type": "AddedToken", **settings, "special": True}
-    return settings
 
 
 def _check_moses(tokenizer: Tokenizer, any_language: bool) -> None:

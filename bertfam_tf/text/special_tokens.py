@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from bertfam_tf.names import truncated_repr
@@ -178,11 +178,19 @@ def grouped(arguments: dict[str, Any], default: SpecialTokens) -> dict[str, Any]
     return rest
 
 
+def token_entry(token: str, lstrip_tokens: Collection[str]) -> Any:
+    """Returns a special token as transformers stores it: an object if it has settings."""
+    if token not in lstrip_tokens:
+        return token
+    settings = {"rstrip": False, "single_word": False, "normalized": False, "special": True}
+    return {"__type": "AddedToken", "content": token, "lstrip": True, **settings}
+
+
 def special_config(special: SpecialTokens, layout: Layout) -> dict[str, Any]:
     """Returns the entries of ``tokenizer_config.json`` for special tokens and their layout."""
 
     def stored(token: str) -> Any:
-        return {"content": token, "lstrip": True} if token in special.lstrip_tokens else token
+        return token_entry(token, special.lstrip_tokens)
 
     tokens = {f"{role}_token": special.of(role) for role in ROLES}
     return {

@@ -99,6 +99,19 @@ def test_byte_level_files_name_the_class_of_their_tokens(tmp_path, cls, name):
     assert load_tokenizer(tmp_path).get_config() == one.get_config()
 
 
+def test_settings_of_tokens_are_written_as_transformers_reads_them(tmp_path):
+    """Its classes refuse an object without a type."""
+    special = SpecialTokens(unk_token="[UNK]", mask_token="<mask>", lstrip_tokens=("<mask>",))
+    one = ByteBPETokenizer(
+        ["[UNK]", "<mask>", *byte_characters()], [], special_tokens=special, layout=A_THEN_B
+    )
+    one.save(tmp_path)
+    mask = json.loads((tmp_path / "tokenizer_config.json").read_text("utf-8"))["mask_token"]
+    assert mask.pop("__type") == "AddedToken"
+    assert (mask["content"], mask["lstrip"], mask["special"]) == ("<mask>", True, True)
+    assert load_tokenizer(tmp_path).get_config() == one.get_config()
+
+
 def test_texts_that_lose_their_beginnings(tmp_path):
     (tmp_path / "vocab.txt").write_text("[UNK]\n[CLS]\n[SEP]\n[PAD]\n", "utf-8")
     said = {"tokenizer_class": "BertTokenizer", "truncation_side": "left"}
