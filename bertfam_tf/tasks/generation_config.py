@@ -22,7 +22,13 @@ _SEARCH = {
 }
 _SAMPLING = {"temperature": 1.0, "top_k": 50, "top_p": 1.0, "min_p": None}
 # Settings that change the tokens and have no equal here, and values that disable them.
-_OTHERS = ("min_length", "typical_p", "bad_words_ids", "stop_strings")
+_OTHERS = (
+    "min_length", "typical_p", "bad_words_ids", "stop_strings", "suppress_tokens",
+    "begin_suppress_tokens", "sequence_bias", "forced_bos_token_id", "forced_eos_token_id",
+    "exponential_decay_length_penalty", "epsilon_cutoff", "eta_cutoff", "top_h", "penalty_alpha",
+    "num_beam_groups", "diversity_penalty", "encoder_repetition_penalty",
+    "encoder_no_repeat_ngram_size", "force_words_ids", "guidance_scale",
+)  # fmt: skip
 _DISABLED: tuple[Any, ...] = (None, 0, 1, [])
 
 

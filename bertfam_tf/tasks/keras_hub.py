@@ -24,7 +24,8 @@ from bertfam_tf.tasks.task import Task
 from bertfam_tf.text import Tokenizer
 
 # Config fields that do not affect the outputs of a backbone.
-_NOT_COMPUTED = ("dropout", "initializer_range", "pad_id")
+_NOT_COMPUTED = ("dropout", "initializer_range")
+_PADDING = "pad_id"
 _HEAD_FIELDS = "lm_"
 _SEGMENTS, _POSITIONS = "segment_embedding/embeddings", "position_embedding/embeddings"
 
@@ -62,7 +63,11 @@ def to_keras_hub(model: Backbone | Task) -> Any:
         theirs.save_to_preset(folder)
         checkpoint = Checkpoint(folder, record.name)
         check_config(
-            backbone, checkpoint.config, f"KerasHub's {names.kinds[0]}", with_head=task is not None
+            backbone,
+            checkpoint.config,
+            f"KerasHub's {names.kinds[0]}",
+            with_head=task is not None,
+            with_padding=names.offset > 0,
         )
         files = {"": Path(folder) / keras_hub.WEIGHTS, "task/": Path(folder) / TASK_WEIGHTS}
         sources = dict(checkpoint.variable_sources(""))
@@ -138,7 +143,13 @@ def _tokenizer(tokenizer: Tokenizer, record: Family, names: FormatNames) -> Any:
     return loaded
 
 
-def check_config(ours: Backbone, theirs: Any, what: str, with_head: bool = False) -> None:
+def check_config(
+    ours: Backbone,
+    theirs: Any,
+    what: str,
+    with_head: bool = False,
+    with_padding: bool = False,
+) -> None:
     """Raises UnrepresentableError if another library's model computes something else.
 
     Args:
@@ -146,6 +157,7 @@ def check_config(ours: Backbone, theirs: Any, what: str, with_head: bool = False
         theirs: the config of the other model, read as one of the same family.
         what: the other model, for the message.
         with_head: whether fields of heads matter.
+        with_padding: whether the id of padding matters, from which positions are counted.
     """
     mine, other = ours.config.to_dict(), theirs.to_dict()
     different = [
@@ -153,6 +165,7 @@ def check_config(ours: Backbone, theirs: Any, what: str, with_head: bool = False
         for key in mine
         if mine[key] != other[key]
         and not key.endswith(_NOT_COMPUTED)
+        and (with_padding or key != _PADDING)
         and (with_head or not key.startswith(_HEAD_FIELDS))
     ]
     if different:

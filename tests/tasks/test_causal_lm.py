@@ -280,6 +280,10 @@ def test_wrong_prompts(model, prompts):
         ),
         ({"length_penalty": 2.0, "early_stopping": True}, None),
         (
+            {"suppress_tokens": [5, 6], "forced_eos_token_id": 3, "epsilon_cutoff": 0.0},
+            r"config\.json\. There is none for suppress_tokens, forced_eos_token_id\.$",
+        ),
+        (
             {"num_beams": 4, "early_stopping": True, "max_new_tokens": 48},
             r"generate\(prompts, num_beams=4\)\. There is none for max_new_tokens=48 with "
             r"max_length=48, early_stopping\.$",

@@ -108,6 +108,10 @@ def test_what_keras_hub_lacks():
         bf.to_keras_hub(backbone)
     with pytest.raises(CheckpointError, match="no class for the family xlnet"):
         bf.to_keras_hub(bf.build("xlnet", "tiny"))
+    # Its positions have no rows before the first, whose number is the id of padding and one more.
+    small = dict(vocab_size=48, hidden_size=8, num_layers=1, max_positions=9, pooler=False)
+    with pytest.raises(CheckpointError, match=r"cannot have pad_id = 0 \(only 1\)"):
+        bf.to_keras_hub(bf.build("roberta", "tiny", pad_id=0, **small))
 
 
 def test_a_preset_by_its_name(classifier, tmp_path, monkeypatch):
