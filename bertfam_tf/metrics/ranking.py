@@ -48,7 +48,13 @@ class _RankingMean(keras.metrics.Mean):
         ranked = tf.gather(true, order, batch_dims=1)[:, : self.k]
         weight = tf.cast(tf.reduce_any(true > 0, axis=-1), tf.float32)
         if sample_weight is not None:
-            weight *= tf.cast(sample_weight, tf.float32)
+            factors = tf.cast(sample_weight, tf.float32)
+            if factors.shape.rank == 2:
+                raise ValueError(
+                    f"sample_weight of {type(self).__name__} must be one number per query, got "
+                    f"{factors.shape}."
+                )
+            weight *= factors
         super().update_state(self._scored(ranked, true), weight)
 
     def _scored(self, ranked: tf.Tensor, true: tf.Tensor) -> tf.Tensor:

@@ -63,6 +63,15 @@ def test_equal_scores_are_no_ranking(score):
         assert float(metric.result()) == pytest.approx(expected)
 
 
+def test_weights_are_those_of_queries():
+    true, scores = np.float32([[1, 0], [0, 1]]), np.float32([[2, 1], [2, 1]])
+    metric = MRR()
+    metric.update_state(true, scores, np.float32([3, 1]))
+    assert float(metric.result()) == pytest.approx((3 * 1 + 1 * 0.5) / 4)
+    with pytest.raises(ValueError, match=r"MRR must be one number per query, got \(2, 2\)"):
+        metric.update_state(true, scores, true)
+
+
 def test_names():
     assert (by_name("ndcg_10").k, by_name("mrr_10").name) == (10, "mrr_10")
 
