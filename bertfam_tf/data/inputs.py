@@ -248,14 +248,13 @@ def _from_batches(
                     "Examples of a generator must have the same shapes in each batch, "
                     f"got {[*map(tuple, new_shapes)]} after {[*map(tuple, shapes)]}."
                 )
-            # TensorFlow would convert 2.5 to 2.
             for values, dtype in zip(tf.nest.flatten(batch), dtypes, strict=True):
-                if not np.can_cast(
-                    _dtype(values).as_numpy_dtype, dtype.as_numpy_dtype, "same_kind"
-                ):
+                new = _dtype(values) if len(values) else dtype
+                # TensorFlow would convert 2.5 to 2.
+                if not np.can_cast(new.as_numpy_dtype, dtype.as_numpy_dtype, "same_kind"):
                     raise ValueError(
                         "Labels of a generator must have the same type in each batch, got "
-                        f"{_dtype(values).name} after {dtype.name}."
+                        f"{new.name} after {dtype.name}."
                     )
             yield batch
 
@@ -265,7 +264,7 @@ def _from_batches(
 
 
 def _dtype(values: np.ndarray) -> tf.DType:
-    return tf.string if values.dtype.kind in "OSU" else tf.as_dtype(values.dtype)
+    return tf.convert_to_tensor(values).dtype
 
 
 def examples(

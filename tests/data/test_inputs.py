@@ -186,12 +186,13 @@ def test_generators_have_one_structure():
         ([1.5], [2], None),
         (np.int32([1]), np.int64([2]), None),
         (["a"], ["long"], None),
+        ([1], [], None),
     ],
 )
 def test_labels_of_generators_have_one_type(first, later, error):
     """TensorFlow converted 2.5 to 2."""
-    given = [(["x"] * len(first), first), (["y"], later)]
-    stream = batches((each for each in given), batch_size=2)
+    given = [(["x"] * len(labels), labels) for labels in (first, later)]
+    stream = batches(Batches(given), batch_size=2)
 
     def read():
         with as_value_errors():
