@@ -647,6 +647,12 @@ def test_lines_of_another_system(monkeypatch):
     assert stdin_lines() == ["a film", "", "it is"]
 
 
+def test_lines_in_any_encoding_of_the_system(monkeypatch):
+    data = io.BytesIO("é\na\rb\r\n".encode() + b"bad \xff")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(data, "latin-1"))
+    assert stdin_lines() == ["é", "a\rb", "bad \ufffd"]
+
+
 @pytest.mark.parametrize("options", [[], ["--output", "scores.json"]])
 def test_an_interrupted_scoring_of_pairs(monkeypatch, capsys, options):
     def interrupt(*args, **kwargs):

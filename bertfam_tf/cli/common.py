@@ -1,6 +1,7 @@
 """Functions that several commands share."""
 
 import argparse
+import io
 import json
 import sys
 from collections.abc import Callable
@@ -91,6 +92,9 @@ def stdin_lines() -> list[str]:
     Raises:
         ValueError: if there are none.
     """
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        # As files are read, whatever the encoding of the system is.
+        sys.stdin.reconfigure(encoding="utf-8", errors="replace", newline="\n")
     lines = [line.removesuffix("\n").removesuffix("\r") for line in sys.stdin]
     if not lines:
         raise ValueError(NO_TEXT)
