@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import reduce
 from importlib import import_module
 from typing import Any, NamedTuple, Protocol
 
@@ -68,8 +67,7 @@ class Passes(NamedTuple):
         def after(step: int) -> tf.data.Dataset:
             first, within = divmod(step, self.steps)
             passes = range(first, max(-(-total // self.steps), first + 1))
-            batches = reduce(tf.data.Dataset.concatenate, map(self.batches, passes))
-            return batches.skip(within).take(total - step)
+            return _joined(list(map(self.batches, passes))).skip(within).take(total - step)
 
         return Phase(model, after, total, epochs, validation_data)
 
@@ -402,6 +400,17 @@ def text_passes(
         return rows.shuffle(buffer, seed=seed).batch(size)
 
     return Passes(-(-count // size), batches)
+
+
+def _joined(parts: Sequence[tf.data.Dataset]) -> tf.data.Dataset:
+    """Returns data sets one after the other.
+
+    A tree, because in a chain a batch of the first of a thousand passes comes through them all.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    middle = len(parts) // 2
+    return _joined(parts[:middle]).concatenate(_joined(parts[middle:]))
 
 
 def order_seed(settings: TrainConfig, number: int) -> int:

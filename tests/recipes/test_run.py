@@ -144,6 +144,18 @@ def test_epochs_share_a_number_of_steps():
         assert remaining(done, phase.total, phase.epochs) == expected
 
 
+def test_many_passes_are_joined_in_a_tree():
+    """In a chain, a batch of the first pass would come through all others."""
+
+    def depth(dataset):
+        return 1 + max(map(depth, dataset._inputs()), default=0)
+
+    passes = Passes(2, lambda number: tf.data.Dataset.from_tensor_slices([number, number]))
+    batches = passes.phase(None, TrainConfig(steps=200, epochs=1)).batches(3)
+    assert list(batches.as_numpy_iterator()) == [step // 2 for step in range(3, 200)]
+    assert depth(batches) < 20
+
+
 @pytest.mark.extended
 def test_as_many_steps_as_the_recipe_says(files, monkeypatch):
     recipe = load_recipe(files("uneven", {"steps": 5, "epochs": 2, "log_steps": 1}))
