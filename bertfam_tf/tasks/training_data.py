@@ -165,6 +165,10 @@ class TaskTraining(TextLearner):
         def labels_of(encoded, labels, *weights):
             target = targets.encode(labels, encoded) if labels is not None or labelled else None
             if isinstance(target, tuple):
+                if weights:
+                    raise ValueError(
+                        f"{type(self).__name__} takes no sample weights, got a data set with them."
+                    )
                 return target
             spread = [targets.weights(preprocessor.spread(weight, encoded)) for weight in weights]
             return (*([] if labels is None else [target]), *spread)

@@ -118,6 +118,12 @@ def test_fit_learns_what_follows_and_when_to_end():
     assert model.generate(["good", "good d"], max_new_tokens=20) == [" day", "ay"]
 
 
+def test_weights_of_a_data_set_are_refused(model):
+    weighted = tf.data.Dataset.from_tensor_slices((TEXTS, [0, 1, 0, 1], [1.0, 1.0, 1.0, 0.0]))
+    with pytest.raises(ValueError, match="CausalLM takes no sample weights, got a data set with"):
+        model.evaluate(weighted.batch(2), verbose=0)
+
+
 def test_texts_alone(model):
     for data in ((TEXTS, [0, 1, 0, 1]),):
         with pytest.raises(
