@@ -1,6 +1,5 @@
 """A student imitates a teacher: any task, any family, in Keras' loop."""
 
-
 import keras
 import numpy as np
 import pytest
