@@ -250,8 +250,10 @@ def _from_batches(
                 )
             for values, dtype in zip(tf.nest.flatten(batch), dtypes, strict=True):
                 new = _dtype(values) if len(values) else dtype
-                # TensorFlow would convert 2.5 to 2.
-                if not np.can_cast(new.as_numpy_dtype, dtype.as_numpy_dtype, "same_kind"):
+                # TensorFlow would convert 2.5 to 2, and NumPy 1 to "1".
+                if (new == tf.string) != (dtype == tf.string) or not np.can_cast(
+                    new.as_numpy_dtype, dtype.as_numpy_dtype, "same_kind"
+                ):
                     raise ValueError(
                         "Labels of a generator must have the same type in each batch, got "
                         f"{new.name} after {dtype.name}."

@@ -183,6 +183,7 @@ def test_generators_have_one_structure():
         ([1, 2], [2.5], "got float64 after int64"),
         ([True], [2], "got int64 after bool"),
         ([0, 1], ["2"], "got string after int64"),
+        (["0"], [1], "got int64 after string"),
         ([1.5], [2], None),
         (np.int32([1]), np.int64([2]), None),
         (["a"], ["long"], None),
