@@ -176,7 +176,8 @@ class MicroF1(_Counts):
         self.threshold = threshold
 
     def _decisions(self, y_true: Any, y_pred: Any) -> tuple[Any, Any]:
-        if not len(y_true.shape) == len(y_pred.shape) == 2:
+        # TensorFlow's ``shape.rank`` may be unknown.
+        if any(getattr(y.shape, "rank", y.ndim) not in (2, None) for y in (y_true, y_pred)):
             raise ValueError(
                 "y_true and y_pred of MicroF1 must be (batch, labels), got "
                 f"{tuple(y_true.shape)} and {tuple(y_pred.shape)}. For one label per example, "

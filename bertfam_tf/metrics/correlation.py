@@ -4,6 +4,8 @@
 correlation of the data; these metrics use all examples since the last reset.
 """
 
+from __future__ import annotations
+
 from typing import Any
 
 import keras
@@ -84,9 +86,9 @@ class Spearman(keras.metrics.Metric):
         return tf.cast(tf.where(unknown, nan, correlation), self.dtype)
 
     @property
-    def variables(self) -> list[Any]:
-        # Training checkpoints store these, so that a resumed epoch has the values of all of it.
-        return [*super().variables, _AllReplicas(self)]
+    def seen(self) -> SeenValues:
+        """All values since the last reset, for training checkpoints."""
+        return SeenValues(self)
 
     def _variables_here(self) -> tuple[tf.Variable, ...]:
         """Returns the variable of this replica; outside a replica context, of all replicas."""
@@ -96,19 +98,13 @@ class Spearman(keras.metrics.Metric):
         return self._strategy.experimental_local_results(self._seen)
 
 
-def _check_one_each(metric: keras.metrics.Metric, y_true: Any, y_pred: Any) -> None:
-    """Raises ValueError if each label has several scores, as those of classes are."""
-    shapes = [tuple(tf.convert_to_tensor(values).shape) for values in (y_true, y_pred)]
-    short, long = sorted(shapes, key=len)
-    if any(size != 1 for size in long[len(short) :]):
-        raise ValueError(
-            f"y_true and y_pred of {type(metric).__name__} must be one number per example, got the "
-            f"shapes {shapes[0]} and {shapes[1]}."
-        )
+class SeenValues:
+    """The values that a ``Spearman`` has seen in all replicas of this process.
 
+    Read and assigned as a variable, float32 (2, examples); Keras' own cannot grow.
+    """
 
-class _AllReplicas:
-    """The values that a metric has seen in all replicas of this process, as one variable."""
+    shape = (2, None)
 
     def __init__(self, metric: Spearman):
         self._metric = metric
@@ -119,6 +115,19 @@ class _AllReplicas:
     def assign(self, value: Any) -> None:
         self._metric.reset_state()
         self._metric._variables_here()[0].assign(value)
+
+
+def _check_one_each(metric: keras.metrics.Metric, y_true: Any, y_pred: Any) -> None:
+    """Raises ValueError if each label has several scores, as those of classes are."""
+    shapes = [tf.convert_to_tensor(values).shape for values in (y_true, y_pred)]
+    if None in (shape.rank for shape in shapes):
+        return
+    short, long = sorted(map(tuple, shapes), key=len)
+    if any(size not in (1, None) for size in long[len(short) :]):
+        raise ValueError(
+            f"y_true and y_pred of {type(metric).__name__} must be one number per example, got the "
+            f"shapes {shapes[0]} and {shapes[1]}."
+        )
 
 
 def _numbers(values: Any, dtype: tf.DType) -> tf.Tensor:

@@ -20,6 +20,7 @@ from safetensors.numpy import load_file, save_file
 import bertfam_tf as bf
 from bertfam_tf.data import as_value_errors
 from bertfam_tf.files import exclusive_lock
+from bertfam_tf.metrics import Spearman
 from bertfam_tf.plan import flops_per_token
 from bertfam_tf.recipes import evaluate, fine_tuning, read_split, run
 from bertfam_tf.recipes.directory import RunDirectory
@@ -453,17 +454,41 @@ def test_a_state_that_is_damaged(files, damage):
     assert state.exists()
 
 
-@pytest.mark.parametrize(("values", "restored"), [([6, 2], [6, 2]), ([6, 2, 5, 5], [0, 0])])
+@pytest.mark.parametrize(
+    ("values", "restored"),
+    [([6, 2], [6, 2]), ([6, 2, 5, 5], [0, 0]), ([6], [0, 0]), ([6, [2, 2]], [0, 0])],
+)
 def test_metrics_of_an_epoch_of_another_version_are_not_restored(tmp_path, values, restored):
     """They are stored by position, and would be read as other metrics."""
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     backup = Backup(tmp_path, 1)
     backup.set_model(model)
-    backup._write({i: keras.Variable(float(value)) for i, value in enumerate(values)})
+    backup._write({i: keras.Variable(np.float32(value)) for i, value in enumerate(values)})
     backup.restore(model)
     backup.on_epoch_begin(0)
     assert list(map(float, model.metrics_variables)) == restored
+
+
+def test_what_spearman_has_seen_is_restored(tmp_path):
+    """Keras has no variables that grow; a model's state has none but Keras' variables."""
+    x, y = np.random.default_rng(0).normal(size=(2, 9, 1)).astype("float32")
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, kernel_initializer="ones")])
+    metric = Spearman()
+    model.compile("sgd", "mse", metrics=[metric])
+    expected = model.evaluate(x, y, verbose=0, return_dict=True)["spearman"]
+    assert "spearman" not in model.get_state_tree()["metrics_variables"]
+    backup = Backup(tmp_path, 1)
+    backup.set_model(model)
+    backup.params = {"steps": 2}
+    metric.reset_state()
+    metric.update_state(y[:5], x[:5])
+    backup.on_train_batch_end(0)
+    metric.update_state(y[:5], -x[:5])
+    backup.restore(model)
+    backup.on_epoch_begin(0)
+    metric.update_state(y[5:], x[5:])
+    assert float(metric.result()) == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.full

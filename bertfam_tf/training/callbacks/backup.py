@@ -18,6 +18,7 @@ from safetensors.numpy import load_file
 from bertfam_tf import parsing
 from bertfam_tf.checkpoints.safetensors import write
 from bertfam_tf.files import atomic, remove_files
+from bertfam_tf.metrics import Spearman
 from bertfam_tf.names import truncated_repr
 from bertfam_tf.training.replicas import all_gather
 
@@ -203,9 +204,11 @@ class Backup(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch, logs=None):
         self._begin = self.batches
-        variables = self.model.metrics_variables
+        variables = _metric_state(self.model)
         # Another version may have others. Metrics are then of the rest of the epoch.
-        if len(variables) == len(self._metrics):
+        if len(variables) == len(self._metrics) and all(
+            map(_fits, (x.shape for x in self._metrics), (v.shape for v in variables))
+        ):
             for variable, value in zip(variables, self._metrics, strict=True):
                 variable.assign(value)
         self._metrics = []
@@ -216,7 +219,7 @@ class Backup(keras.callbacks.Callback):
             return
         self._synchronize()
         if self.every is not None and (self.batches % self.every == 0 or self._terminated):
-            self._write(dict(enumerate(self.model.metrics_variables)))
+            self._write(dict(enumerate(_metric_state(self.model))))
         self._end_if_terminated()
 
     def on_epoch_end(self, epoch, logs=None):
@@ -224,7 +227,7 @@ class Backup(keras.callbacks.Callback):
         self._write({})
         self._end_if_terminated()
 
-    def _write(self, metrics: dict[int, keras.Variable]) -> None:
+    def _write(self, metrics: dict[int, Any]) -> None:
         variables = {f"{_METRIC}{i}": v for i, v in metrics.items()} | _variables(self.model)
         # The step count is a NumPy scalar, which safetensors does not accept.
         state = {name: np.asarray(v.numpy()) for name, v in variables.items()}
@@ -317,6 +320,12 @@ def _check_counts(stored: Mapping[str, np.ndarray], file: Path, directory: Path)
     for name in stored:
         if name.startswith(_METRIC) and not name.removeprefix(_METRIC).isdecimal():
             raise _damaged(file, directory, f"{truncated_repr(name)} is not the name of a metric")
+
+
+def _metric_state(model: keras.Model) -> list[Any]:
+    """Returns the state of metrics: their variables, and the values that Spearman has seen."""
+    metrics = [m for each in model.metrics for m in (each, *getattr(each, "metrics", ()))]
+    return [*model.metrics_variables, *(m.seen for m in metrics if isinstance(m, Spearman))]
 
 
 def _variables(model: keras.Model) -> dict[str, keras.Variable]:
