@@ -552,6 +552,14 @@ REFUSED = {
         lambda: unigram(replace("Regex", "[a-z]+", "x")),
         r"the replacement of '\[a-z\]\+' by 'x' is not one of a character",
     ),
+    "overlapping spans": (
+        lambda: unigram(replace("Regex", r"[\x{1}-\x{FFFFF}\x{2}-\x{FFFFF}]", "x")),
+        "the replacement of .* is not one of a character",
+    ),
+    "most characters, again and again": (
+        lambda: unigram(*[replace("Regex", r"[\x{1}-\x{FFFFF}]", "x")] * 1000),
+        "the 1000 steps of the normalizer replace 1048575 characters, expected at most",
+    ),
     "another step": (
         lambda: unigram(step("Nmt")), "the normalizer is 'Nmt', expected one of Lowercase"
     ),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -70,8 +71,9 @@ _SPACES_OF = {
     r"\s{2,}|[\n\r\t]": (SPACES, (0x0A, 0x0D, 0x09)),
 }
 # A class of characters, as ``json_writer`` writes it.
-_CLASS = re.compile(r"\[(\\x\{[0-9A-F]{1,6}\}-\\x\{[0-9A-F]{1,6}\})+\]")
-_DIGITS = re.compile(r"[0-9A-F]+(?=\})")
+_SPAN = r"\\x\{([0-9A-F]{1,6})\}-\\x\{([0-9A-F]{1,6})\}"
+_CLASS = re.compile(rf"\[({_SPAN})+\]")
+_MAX_REPLACED = 16 * CODEPOINTS
 
 
 class UnigramTokenizer(Tokenizer):
@@ -143,7 +145,7 @@ class UnigramTokenizer(Tokenizer):
             if missing:
                 raise ValueError(f"byte_fallback needs the piece {missing[0]!r}, expected all 256.")
             self._bytes = np.array([self._state.ids[name] for name in names], np.int32)
-        self._steps = _Steps(chain([part for step in normalizer for part in _steps_of(step)]))
+        self._steps = _Steps(chain(_all_steps(normalizer)))
         self._is_space = Lookup(mask_of(SPACES))
         with tf.init_scope():
             self._read = Reader()
@@ -364,8 +366,29 @@ class _Steps(tf.Module):
         return text
 
 
-def _steps_of(step: Mapping[str, Any]) -> Sequence[Any]:
+def _all_steps(normalizer: Sequence[Mapping[str, Any]]) -> list[Any]:
     """Returns the steps of a normalizer as arguments of ``chain``.
+
+    Raises:
+        ValueError: if one is not supported, or they take too long to chain.
+    """
+    steps: list[Any] = []
+    replaced = 0
+    for step in normalizer:
+        parts = _steps_of(step)
+        steps += parts
+        replaced += sum(len(part) for part in parts if isinstance(part, Mapping))
+        # Most of Unicode is a class of 20 bytes, and each later step is applied to all of it.
+        if replaced * len(normalizer) > _MAX_REPLACED:
+            raise ValueError(
+                f"the {len(normalizer)} steps of the normalizer replace {replaced} characters, "
+                f"expected at most {_MAX_REPLACED} for the product of both."
+            )
+    return steps
+
+
+def _steps_of(step: Mapping[str, Any]) -> Sequence[Any]:
+    """Returns a step of a normalizer as arguments of ``chain``.
 
     Raises:
         ValueError: if it is not supported.
@@ -403,14 +426,10 @@ def _replacement(pattern: Any, content: str) -> Any:
     if kind == "String" and isinstance(text, str) and len(text) == 1:
         return {ord(text): content}
     if kind == "Regex" and isinstance(text, str) and _CLASS.fullmatch(text):
-        edges = [min(int(digits, 16), CODEPOINTS) for digits in _DIGITS.findall(text)]
-        # Spans may overlap: those that begin and do not end before a character count.
-        changes = np.zeros(CODEPOINTS + 2, np.int64)
-        for first, last in zip(edges[::2], edges[1::2], strict=True):
-            changes[first] += first <= last
-            changes[last + 1] -= first <= last
-        inside = np.cumsum(changes[:CODEPOINTS]) > 0
-        return dict.fromkeys(np.flatnonzero(inside).tolist(), content)
+        spans = [range(int(a, 16), int(b, 16) + 1) for a, b in re.findall(_SPAN, text)]
+        # Overlapping spans could take more time than all characters.
+        if sum(map(len, spans)) <= CODEPOINTS and max(span.stop for span in spans) <= CODEPOINTS:
+            return dict.fromkeys(itertools.chain.from_iterable(spans), content)
     if isinstance(text, str) and len(content) == 1:
         if kind == "String" and len(text) == 2 and text[0] == text[1]:
             return Pairs(text[0], content)
