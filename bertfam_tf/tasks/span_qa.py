@@ -50,7 +50,6 @@ _NOWHERE = -1e9
 class SpanOptions(FeatureOptions):
     """Options of ``SpanQA``."""
 
-    max_length: int | None = option(None)
     stride: int | None = option(None)
     max_question: int | None = option(None)
     max_answer: int = option(30)

@@ -116,3 +116,5 @@ def test_answers_of_any_tokenizer_that_pads_on_the_left(family):
     assert left.layout.pad_left
     # Tasks of one model must have the same tokenizer.
     assert bf.TextRegressor(backbone, left, max_length=48).tokenizer is task.tokenizer
+    left.layout = dataclasses.replace(left.layout, truncate_left=True)
+    assert bf.TextRegressor(backbone, left, max_length=48).tokenizer.layout.truncate_left

@@ -78,12 +78,20 @@ def test_options_of_other_tasks_are_left_alone(reader, smallest, tmp_path):
     )
     pairs.save(tmp_path / "pairs")
     assert bf.TextClassifier.from_pretrained(tmp_path / "pairs").temperature == 2
+    same = bf.TextClassifier.from_pretrained(tmp_path / "pairs", np.array(reader.labels))
+    assert (same.temperature, same.labels) == (2, reader.labels)
     other = bf.TextClassifier.from_pretrained(tmp_path / "pairs", ["a", "b", "c"])
     assert (other.temperature, other.pair) == (1, True)
     embedder = bf.TextEmbedder.from_pretrained(tmp_path / "pairs", pooling="first")
     assert embedder.pair is False
     assert bf.TextRegressor.from_pretrained(tmp_path / "pairs").pair is True
     embedder.save(tmp_path / "embedder")
+    # This one is declared for each of them and means the same.
+    bf.TextClassifier(reader.backbone, reader.tokenizer, ["a", "b"], max_length=20).save(
+        tmp_path / "short"
+    )
+    with pytest.warns(UserWarning, match="span head is initialized"):
+        assert bf.SpanQA.from_pretrained(tmp_path / "short").max_length == 20
     assert bf.TextClassifier.from_pretrained(tmp_path / "embedder", ["a", "b"]).pair is None
     assert (
         bf.FewShotClassifier.from_pretrained(tmp_path / "embedder", ["a", "b"]).pooling == "first"
