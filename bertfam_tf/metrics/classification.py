@@ -129,7 +129,14 @@ class AUC(keras.metrics.AUC):
 
     def __init__(self, name: str = "auc", **kwargs: Any):
         self._of_probabilities = kwargs.get("thresholds") is not None
+        # Keras has probabilities here, which ``update_state`` computes.
+        kwargs["from_logits"] = False
         super().__init__(name=name, **{"num_thresholds": _THRESHOLDS, **kwargs})
+
+    def get_config(self) -> dict[str, Any]:
+        config = super().get_config()
+        del config["from_logits"]
+        return config
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         y_true, y_pred = ops.convert_to_tensor(y_true), ops.convert_to_tensor(y_pred)

@@ -175,6 +175,10 @@ def test_area_of_scores_that_are_all_near_0_or_1():
     logits[:, 1] = odds
     scores = 1 / (1 + np.exp(-odds))
     assert _stream(given[0], true, logits) == pytest.approx(_stream(given[1], true, scores))
+    # Tasks refuse objects of Keras without from_logits=True, which this one need not have.
+    assert by_name(given[0]) is given[0]
+    same = AUC.from_config({**given[0].get_config(), "from_logits": True})
+    assert _stream(same, true, logits) == pytest.approx(_stream(given[1], true, scores))
 
 
 @pytest.mark.parametrize(
