@@ -203,12 +203,17 @@ def _needs_new_pooler(
 
 
 def _fill_others(task: Task, checkpoint: Checkpoint) -> bool:
-    """Loads weights beside the backbone and the head from a saved task with the same labels."""
-    head = [] if task.head is None else task.head.weights
-    known = {id(variable) for variable in (*task.backbone.weights, *head)}
+    """Loads weights beside the backbone and the head from a saved task.
+
+    Returns:
+        Whether there are any, and it has them.
+    """
+    excluded = [*task.backbone.weights, *([] if task.head is None else task.head.weights)]
+    if task.class_names not in ([], checkpoint.labels):
+        excluded += task.layers[-1].weights  # of other labels
+    known = set(map(id, excluded))
     others = [variable for variable in task.weights if id(variable) not in known]
-    same_labels = task.class_names in ([], checkpoint.labels)
-    return bool(others) and same_labels and checkpoint.fill_by_path(others)
+    return bool(others) and checkpoint.fill_by_path(others)
 
 
 def _fill_head(

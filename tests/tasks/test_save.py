@@ -67,6 +67,8 @@ def test_projections_are_loaded_from_a_saved_embedder(smallest, tmp_path, recwar
     recwarn.clear()
     again = bf.TextEmbedder.from_pretrained(tmp_path / "task")
     np.testing.assert_array_equal(again.predict(TEXTS), task.predict(TEXTS))
+    few = bf.FewShotClassifier.from_pretrained(tmp_path / "task", ["a", "b"])
+    np.testing.assert_array_equal(few.embedder.predict(TEXTS), task.predict(TEXTS))
     assert not [x for x in recwarn if "projections" in str(x.message)]
 
 
