@@ -187,7 +187,7 @@ class MicroF1(_Counts):
         if any(getattr(y.shape, "rank", y.ndim) not in (2, None) for y in (y_true, y_pred)):
             raise ValueError(
                 "y_true and y_pred of MicroF1 must be (batch, labels), got "
-                f"{tuple(y_true.shape)} and {tuple(y_pred.shape)}. For one label per example, "
+                f"{y_true.shape} and {y_pred.shape}. For one label per example, "
                 "the micro-averaged F1 is the accuracy."
             )
         scores = ops.sigmoid(ops.cast(y_pred, self.dtype))

@@ -82,6 +82,11 @@ def test_options_of_other_tasks_are_left_alone(reader, smallest, tmp_path):
     assert bf.TextClassifier.from_pretrained(tmp_path / "pairs").temperature == 2
     same = bf.TextClassifier.from_pretrained(tmp_path / "pairs", np.array(reader.labels))
     assert (same.temperature, same.labels) == (2, reader.labels)
+    unnamed = ["LABEL_0", "LABEL_1"]
+    bf.TextClassifier(reader.backbone, reader.tokenizer, unnamed, temperature=2.0).save(
+        tmp_path / "unnamed"
+    )
+    assert bf.TextClassifier.from_pretrained(tmp_path / "unnamed", ["a", "b"]).temperature == 2
     other = bf.TextClassifier.from_pretrained(tmp_path / "pairs", ["a", "b", "c"])
     assert (other.temperature, other.pair) == (1, True)
     embedder = bf.TextEmbedder.from_pretrained(tmp_path / "pairs", pooling="first")
