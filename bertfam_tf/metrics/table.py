@@ -58,6 +58,17 @@ def by_name(metric: Any, compatible: Compatible | None = None, task: str = "task
     return of_logits(metric, keras.metrics, compatible, task)
 
 
+def as_metric(metric: Any) -> keras.metrics.Metric:
+    """Returns a metric of ``compile`` as an object, with the name that Keras gives it."""
+    made = keras.metrics.get(metric)
+    if not isinstance(made, keras.metrics.Metric):
+        name = getattr(made, "__name__", type(made).__name__)
+        made = keras.metrics.MeanMetricWrapper(made, name)
+    if isinstance(metric, str):
+        made.name = metric
+    return made
+
+
 def of_logits(
     function: Any, module: Any, compatible: Compatible | None = None, task: str = "task"
 ) -> Any:

@@ -18,7 +18,7 @@ from bertfam_tf.objectives.objective import Batch, SumAndCount
 from bertfam_tf.tasks.components import NO_LABELS, one_per_example
 from bertfam_tf.tasks.languages import repeated
 from bertfam_tf.tasks.preprocessing import SingleRow, rows_of
-from bertfam_tf.tasks.text_learner import TextLearner, renamed
+from bertfam_tf.tasks.text_learner import TextLearner, is_packed_batch, renamed
 from bertfam_tf.training import accumulation
 from bertfam_tf.training.learner import Untracked, mean_loss
 
@@ -240,6 +240,19 @@ class EmbedderTrainer(TextLearner):
             return inputs, self._objective.targets(labels), *map(one_per_example, weights)
 
         return stream.map(encode, num_parallel_calls=tf.data.AUTOTUNE).prefetch(2)
+
+    def predict_on_batch(self, x: Any) -> Any:
+        """Returns the vectors of packed token ids, float (batch, texts, width).
+
+        Raises:
+            ValueError: for raw text, which ``embedder.predict`` takes.
+        """
+        if not is_packed_batch(x):
+            raise ValueError(
+                "Expected packed token ids by name, of text_batches(); for the vectors of raw "
+                f"text call embedder.predict(), and fit() to train, got {type(x).__name__}."
+            )
+        return super().predict_on_batch(x)
 
     def train_step(self, *args: Any) -> Any:
         # The arguments depend on the Keras backend; mini-batches need TensorFlow.

@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from bertfam_tf.metrics.table import as_metric
 from bertfam_tf.models import Backbone
 from bertfam_tf.names import unknown
 from bertfam_tf.tasks import storage
@@ -19,7 +20,7 @@ from bertfam_tf.tasks.sampling import batches_per_task
 from bertfam_tf.tasks.task import Task
 from bertfam_tf.tasks.task_objective import TaskObjective
 from bertfam_tf.tasks.task_storage import keras_format
-from bertfam_tf.tasks.text_learner import TextLearner, columns, renamed
+from bertfam_tf.tasks.text_learner import ONE_BATCH, TextLearner, columns, is_packed_batch, renamed
 from bertfam_tf.text import Tokenizer
 from bertfam_tf.training import replicas
 from bertfam_tf.training.learner import Untracked
@@ -172,7 +173,7 @@ class MultiTask(TextLearner):
                 default = task.components.metrics
                 if name in chosen:
                     task.compile(metrics=chosen[name])
-                    own = [_as_metric(task.metric(metric)) for metric in chosen[name]]
+                    own = [as_metric(task.metric(metric)) for metric in chosen[name]]
                 else:
                     own = [] if default is None else default()
                 self._metrics_by_task[name] = own
@@ -267,6 +268,17 @@ class MultiTask(TextLearner):
         if not isinstance(x, Mapping):
             raise ValueError(f"Texts must be in a dict by task ({', '.join(self)}), got {type(x)}.")
         return {name: self._known(name).predict(texts, **kwargs) for name, texts in x.items()}
+
+    def predict_on_batch(self, x: Any) -> Any:
+        """Returns the answers of ``predict``; for packed token ids, the Keras model's outputs."""
+        if is_packed_batch(x):
+            return super().predict_on_batch(x)
+        return self.predict(x, batch_size=ONE_BATCH)
+
+    def _one_batch(self, x: Any, *labels: Any, **options: Any) -> tuple[Any, ...]:
+        if not is_packed_batch(x):
+            raise ValueError("Expected a batch of text_batches(); fit() and evaluate() take text.")
+        return super()._one_batch(x, *labels, **options)
 
     def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         for name, metrics in self._metrics_by_task.items():
@@ -444,17 +456,6 @@ class MultiTask(TextLearner):
             return element
 
         return [stream.map(complete(name)) for name, stream in streams.items()]
-
-
-def _as_metric(metric: Any) -> keras.metrics.Metric:
-    """Returns a metric of ``compile`` as an object, with the name that Keras gives it."""
-    made = keras.metrics.get(metric)
-    if not isinstance(made, keras.metrics.Metric):
-        name = getattr(made, "__name__", type(made).__name__)
-        made = keras.metrics.MeanMetricWrapper(made, name)
-    if isinstance(metric, str):
-        made.name = metric
-    return made
 
 
 def _check(tasks: Mapping[str, Task]) -> None:

@@ -27,8 +27,8 @@ from bertfam_tf.tasks.inference import TaskInference
 from bertfam_tf.tasks.languages import Languages
 from bertfam_tf.tasks.options import Options
 from bertfam_tf.tasks.task_storage import TaskStorage
-from bertfam_tf.tasks.text_learner import arguments, refuse
-from bertfam_tf.tasks.training_data import ONE_BATCH, TaskTraining, is_packed_batch, refuse_data_set
+from bertfam_tf.tasks.text_learner import ONE_BATCH, arguments, is_packed_batch, refuse
+from bertfam_tf.tasks.training_data import TaskTraining
 from bertfam_tf.text import Tokenizer
 from bertfam_tf.training.learner import Learner
 from bertfam_tf.validation import check
@@ -336,7 +336,6 @@ class Task(Hinted, TaskStorage, TaskInference, TaskTraining):
         """
         if is_packed_batch(x):
             return super().predict_on_batch(x)
-        refuse_data_set(x)
         return self.predict(x, batch_size=ONE_BATCH)
 
     # Recipes ---------------------------------------------------------------------------------

@@ -22,6 +22,8 @@ from bertfam_tf.user_warnings import warn
 from bertfam_tf.validation import one_of
 
 _BALANCED = "balanced"
+# More examples than a batch of `train_on_batch` has.
+ONE_BATCH = 1 << 20
 # Callbacks that set the learning rate, which Keras refuses where a schedule decides.
 _RATE_CALLBACKS = (keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau)
 
@@ -349,6 +351,75 @@ class TextLearner(Learner):
         if results in ([], {}):
             raise ValueError(NO_TEXT)
         return results
+
+    def train_on_batch(
+        self,
+        x: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        class_weight: Mapping[Any, float] | None = None,
+        return_dict: bool = False,
+    ) -> Any:
+        """Trains on one batch like ``keras.Model.train_on_batch``, on raw texts and labels.
+
+        Preparing a single batch takes some tenths of a second; ``fit`` prepares batches during its
+        steps.
+
+        Args:
+            x: texts in memory, as ``fit`` takes them; or packed token ids by name.
+            class_weight: the same as for ``fit``.
+
+        Raises:
+            ValueError: as for ``fit``; and for a data set.
+        """
+        batch = self._one_batch(x, y, sample_weight, training=True)
+        if class_weight is not None:
+            class_weight = self.class_weights(class_weight)
+        with as_value_errors():
+            return super().train_on_batch(
+                *batch, class_weight=class_weight, return_dict=return_dict
+            )
+
+    def test_on_batch(
+        self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False
+    ) -> Any:
+        """Evaluates one batch like ``keras.Model.test_on_batch``: returns the loss and Keras'
+        metrics, even if ``evaluate`` scores answers.
+
+        Args:
+            x: the same as for ``train_on_batch``.
+
+        Raises:
+            ValueError: as for ``train_on_batch``.
+        """
+        batch = self._one_batch(x, y, sample_weight)
+        with as_value_errors():
+            return super().test_on_batch(*batch, return_dict=return_dict)
+
+    def _one_batch(
+        self, x: Any, y: Any, sample_weight: Any, *, training: bool = False
+    ) -> tuple[Any, ...]:
+        """Inputs, targets and weights of one batch, as far as given."""
+        if not self.compiled:
+            self._compile_defaults()
+        if is_packed_batch(x):
+            return x, y, sample_weight
+        stream = self.text_batches(x, y, sample_weight, ONE_BATCH, training=training)
+        with as_value_errors():
+            return next(iter(stream))
+
+
+def is_packed_batch(x: Any) -> bool:
+    """Returns whether a batch has packed token ids by name, or by task and name, not texts.
+
+    Raises:
+        ValueError: for a data set.
+    """
+    if isinstance(x, tf.data.Dataset):
+        raise ValueError("Expected the texts of one batch, got a tf.data.Dataset.")
+    if not isinstance(x, Mapping) or "token_ids" in x:
+        return isinstance(x, Mapping)
+    return bool(x) and all(map(is_packed_batch, x.values()))
 
 
 def _rate_callback(callbacks: Any) -> keras.callbacks.Callback | None:

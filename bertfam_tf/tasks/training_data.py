@@ -22,8 +22,6 @@ from bertfam_tf.tasks.inference import with_language
 from bertfam_tf.tasks.preprocessing import token_counts
 from bertfam_tf.tasks.text_learner import TextLearner, renamed
 
-# More examples than a batch of `train_on_batch` has.
-ONE_BATCH = 1 << 20
 _COUNTED_AT_ONCE = 1024
 
 
@@ -188,71 +186,3 @@ class TaskTraining(TextLearner):
         ).map(lambda number: tf.cast(number % (1 << 31), tf.int32))
         drawn = tf.data.Dataset.zip(numbers, stream)
         return drawn.map(encode_drawn, num_parallel_calls=tf.data.AUTOTUNE).prefetch(2)
-
-    def train_on_batch(
-        self,
-        x: Any,
-        y: Any = None,
-        sample_weight: Any = None,
-        class_weight: Mapping[Any, float] | None = None,
-        return_dict: bool = False,
-    ) -> Any:
-        """Trains on one batch like ``keras.Model.train_on_batch``, on raw texts and labels.
-
-        Preparing a single batch takes some tenths of a second; ``fit`` prepares batches during its
-        steps.
-
-        Args:
-            x: texts in memory, as ``fit`` takes them; or packed token ids by name.
-            class_weight: the same as for ``fit``.
-
-        Raises:
-            ValueError: as for ``fit``; and for a data set.
-        """
-        batch = self._one_batch(x, y, sample_weight, training=True)
-        if class_weight is not None:
-            class_weight = self.class_weights(class_weight)
-        with as_value_errors():
-            return super().train_on_batch(
-                *batch, class_weight=class_weight, return_dict=return_dict
-            )
-
-    def test_on_batch(
-        self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False
-    ) -> Any:
-        """Evaluates one batch like ``keras.Model.test_on_batch``: returns the loss and Keras'
-        metrics, even if ``evaluate`` scores answers.
-
-        Args:
-            x: the same as for ``train_on_batch``.
-
-        Raises:
-            ValueError: as for ``train_on_batch``.
-        """
-        batch = self._one_batch(x, y, sample_weight)
-        with as_value_errors():
-            return super().test_on_batch(*batch, return_dict=return_dict)
-
-    def _one_batch(
-        self, x: Any, y: Any, sample_weight: Any, *, training: bool = False
-    ) -> tuple[Any, ...]:
-        """Inputs, targets and weights of one batch, as far as given."""
-        if not self.compiled:
-            self._compile_defaults()
-        if is_packed_batch(x):
-            return x, y, sample_weight
-        refuse_data_set(x)
-        stream = self.text_batches(x, y, sample_weight, ONE_BATCH, training=training)
-        with as_value_errors():
-            return next(iter(stream))
-
-
-def is_packed_batch(x: Any) -> bool:
-    """Returns whether a batch has packed token ids by name, not texts."""
-    return isinstance(x, Mapping) and "token_ids" in x
-
-
-def refuse_data_set(x: Any) -> None:
-    """Raises ValueError for a data set where one batch is expected."""
-    if isinstance(x, tf.data.Dataset):
-        raise ValueError("Expected the texts of one batch, got a tf.data.Dataset.")

@@ -291,3 +291,23 @@ def test_each_fit_without_compile_has_a_schedule_of_its_own(smallest):
     trainer.fit(PAIRS, batch_size=3, epochs=2, verbose=0)
     assert trainer.optimizer.iterations == 4
     assert abs(trainer.embedder.predict(A) - before).max() > 1e-5
+
+
+def test_steps_on_one_batch_of_raw_text_are_those_of_fit(smallest):
+    """train_on_batch, test_on_batch and predict_on_batch; the batch has every text."""
+    ours, theirs = (bf.EmbedderTrainer(_embedder(smallest), "cosent") for _ in range(2))
+    for trainer in (ours, theirs):
+        trainer.compile(keras.optimizers.SGD(0.1))
+    tested = ours.test_on_batch(PAIRS, SCORES, return_dict=True)
+    assert tested == pytest.approx(theirs.evaluate(PAIRS, SCORES, verbose=0, return_dict=True))
+    ours.reset_metrics()
+    loss = ours.train_on_batch(PAIRS, SCORES, return_dict=True)["loss"]
+    history = theirs.fit(PAIRS, SCORES, shuffle=False, verbose=0).history
+    assert loss == pytest.approx(history["loss"][0])
+    for a, b in zip(ours.weights, theirs.weights, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-6)
+    (batch, _) = next(iter(ours.text_batches(PAIRS, SCORES)))
+    vectors = ours.predict_on_batch(batch)
+    np.testing.assert_allclose(vectors[:, 0], ours.embedder.predict(A), atol=1e-5)
+    with pytest.raises(ValueError, match=r"embedder\.predict\(\), and fit\(\) to train, got list"):
+        ours.predict_on_batch(A)

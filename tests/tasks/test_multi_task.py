@@ -52,6 +52,20 @@ def trained(smallest):
     return model, history
 
 
+def test_one_batch(model):
+    """Of raw text, the answers; else batches of `text_batches`, as before."""
+    texts = {"film": TEXTS, "score": PAIRS}
+    answers, expected = model.predict_on_batch(texts), model.predict(texts)
+    assert [x["label"] for x in answers["film"]] == [x["label"] for x in expected["film"]]
+    np.testing.assert_allclose(answers["score"], expected["score"], atol=1e-6)
+    for method in (model.train_on_batch, model.test_on_batch):
+        with pytest.raises(ValueError, match=r"Expected a batch of text_batches\(\); fit\(\)"):
+            method(DATA)
+    inputs, targets = next(iter(model.text_batches(DATA, batch_size=2, seed=0)))
+    assert "film_loss" in model.test_on_batch(inputs, targets, return_dict=True)
+    assert set(model.predict_on_batch(inputs)) == set(DATA)
+
+
 @only_in("full", "score", "words", "film")
 @pytest.mark.parametrize("name", list(DATA))
 def test_a_step_is_that_of_the_task_alone(smallest, name):
