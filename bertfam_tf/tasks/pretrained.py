@@ -147,11 +147,12 @@ def open_task(
         options[class_option] = _class_names(
             checkpoint, head or "", class_option, options.get(class_option), path
         )
-    labels = list(options[class_option]) if class_option in stored else []
-    # Names in place of default ones are of the same head.
-    if labels and stored[class_option] not in (labels, numbered(len(labels))):
-        for name in _OF_SCORES - arguments.keys():
-            options.pop(name, None)
+    if class_option in stored:
+        labels = list(options[class_option])
+        # Names in place of default ones are of the same head.
+        if stored[class_option] not in (labels, numbered(len(labels))):
+            for name in _OF_SCORES - arguments.keys():
+                options.pop(name, None)
     new_pooler = _needs_new_pooler(checkpoint, head, overrides)
     if not new_pooler and "pooler" not in overrides:
         checkpoint.without_missing_pooler()
