@@ -212,9 +212,7 @@ class MultiTask(TextLearner):
         return super().fit(x, y, steps_per_epoch=steps_per_epoch, **of_batches, **kwargs)
 
     def examples(self, *data: Any) -> tuple[Any, Any, Any]:
-        raise ValueError(
-            "validation_split must be 0, and columns None, for several tasks; pass validation_data."
-        )
+        raise ValueError("Several tasks take no validation_split or columns; use validation_data.")
 
     def validation_batches(self, data: Any, batch_size: int, like: Any) -> Any:
         self._validated = frozenset(data)
@@ -330,7 +328,10 @@ class MultiTask(TextLearner):
             ValueError: for the name of a file of Keras.
         """
         if keras_format(directory):
-            raise ValueError(f"Several tasks are saved as a directory, got the file {directory}.")
+            raise ValueError(
+                f"Several tasks are saved as a directory, got the file {directory}. "
+                "ModelCheckpoint needs save_weights_only=True."
+            )
         storage.save(self, Path(directory), overwrite)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -254,6 +254,14 @@ def test_save_and_load(model, tmp_path):
     assert str(after["words"]) == str(before["words"])
 
 
+def test_files_of_keras(model, tmp_path):
+    """Which ModelCheckpoint writes by default, after the first epoch."""
+    with pytest.raises(ValueError, match=r"directory, got .*\.keras\. .* save_weights_only=True"):
+        model.save(str(tmp_path / "m.keras"), overwrite=True)
+    with pytest.raises(ValueError, match="no validation_split or columns; use validation_data"):
+        model.fit(DATA, validation_split=0.5)
+
+
 @only_in("full", "weight", "tasks")
 @pytest.mark.parametrize("change", ["task", "weight", "tasks"])
 def test_a_changed_file_is_refused(model, tmp_path, change):
