@@ -102,6 +102,16 @@ def test_only_the_student_and_the_projections_are_trained(tokenizer):
     assert all(np.any(ours[path] != before[2][path]) for path in added)
 
 
+@pytest.mark.extended
+def test_one_batch_of_raw_text(tokenizer):
+    student, teacher = task_of(tokenizer, 1), task_of(tokenizer, 2)
+    distiller = still(Distiller(student, teacher, [SoftTargets(), HiddenStates()], labels=1.0))
+    expected = distiller.evaluate(TEXTS, LABELS, verbose=0, return_dict=True)
+    for method in (distiller.test_on_batch, distiller.train_on_batch):
+        distiller.reset_metrics()
+        assert method(TEXTS, LABELS, return_dict=True) == pytest.approx(expected, rel=1e-5)
+
+
 @only_in("full", "False")
 @pytest.mark.parametrize("unpadded", [False, True])
 def test_losses_are_those_of_the_networks_outputs(tokenizer, unpadded):
