@@ -237,7 +237,7 @@ def _from_batches(
             raise ValueError(NO_TEXT)
     example = arrays(first)
     shapes = shapes_of(example)
-    dtypes = [_dtype(values) for values in tf.nest.flatten(example)]
+    dtypes = [tf.convert_to_tensor(values).dtype for values in tf.nest.flatten(example)]
     specs = [tf.TensorSpec([None, *s], d) for s, d in zip(shapes, dtypes, strict=True)]
 
     def read() -> Iterator[tuple]:
@@ -249,7 +249,7 @@ def _from_batches(
                     f"got {[*map(tuple, new_shapes)]} after {[*map(tuple, shapes)]}."
                 )
             for values, dtype in zip(tf.nest.flatten(batch), dtypes, strict=True):
-                new = _dtype(values) if len(values) else dtype
+                new = tf.convert_to_tensor(values).dtype if len(values) else dtype
                 # TensorFlow would convert 2.5 to 2, and NumPy 1 to "1".
                 if (new == tf.string) != (dtype == tf.string) or not np.can_cast(
                     new.as_numpy_dtype, dtype.as_numpy_dtype, "same_kind"
@@ -263,10 +263,6 @@ def _from_batches(
     return tf.data.Dataset.from_generator(
         lambda: marked(read()), output_signature=tf.nest.pack_sequence_as(example, specs)
     )
-
-
-def _dtype(values: np.ndarray) -> tf.DType:
-    return tf.convert_to_tensor(values).dtype
 
 
 def examples(
