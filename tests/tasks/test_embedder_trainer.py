@@ -293,6 +293,7 @@ def test_each_fit_without_compile_has_a_schedule_of_its_own(smallest):
     assert abs(trainer.embedder.predict(A) - before).max() > 1e-5
 
 
+@pytest.mark.extended
 def test_steps_on_one_batch_of_raw_text_are_those_of_fit(smallest):
     """train_on_batch, test_on_batch and predict_on_batch; the batch has every text."""
     ours, theirs = (bf.EmbedderTrainer(_embedder(smallest), "cosent") for _ in range(2))

@@ -61,6 +61,7 @@ def test_several_labels_have_columns(smallest):
         task.fit(pd.Series(A[:2]), held.rename(columns={"x": "z"}))
 
 
+@pytest.mark.extended
 def test_lists_of_arrays(reader):
     """As data sets of ``datasets`` in the format of NumPy have them."""
     backbone, tokenizer = reader.backbone, reader.tokenizer

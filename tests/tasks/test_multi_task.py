@@ -52,6 +52,7 @@ def trained(smallest):
     return model, history
 
 
+@pytest.mark.extended
 def test_one_batch(model):
     """Of raw text, the answers; else batches of `text_batches`, as before."""
     texts = {"film": TEXTS, "score": PAIRS}
