@@ -8,6 +8,7 @@ import bertfam_tf as bf
 from bertfam_tf.analysis import Report, report
 from bertfam_tf.export.runtime import load
 from bertfam_tf.tasks.text_classifier import best_temperature
+from tests.selection import in_full
 
 TEXTS = ["a good film", "A  good film", "<b>bad</b> & movie", "it is", "very dull plot of a film"]
 RIGHT = np.array([0, 1, 1, 0, 1])
@@ -76,7 +77,7 @@ def test_of_a_task(tiny):
         report(bf.TextEmbedder(task.backbone, task.tokenizer), TEXTS, labels)
 
 
-@pytest.mark.parametrize("names", [["no", "yes"], ["True", "False"]])
+@pytest.mark.parametrize("names", in_full([["no", "yes"], ["True", "False"]], [["True", "False"]]))
 def test_of_bools(tiny, names):
     """The second label, or the label of that name, is true."""
     task = bf.TextClassifier.from_pretrained(tiny, names, pair=False)

@@ -88,8 +88,7 @@ class ColumnConfig:
         if self.best is not None:
             return self.best == "lower"
         names = [metric.rpartition(".")[2] for metric in self.metrics]
-        words = ("loss", "perplexity", "error")
-        return any(direction(n) < 0 or any(word in n for word in words) for n in names)
+        return any(direction(name) < 0 for name in names)
 
 
 @dataclass(frozen=True)

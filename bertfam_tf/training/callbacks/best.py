@@ -140,7 +140,7 @@ class BestEpoch(keras.callbacks.Callback):
 
 
 def epoch_of(weights: Path) -> int | None:
-    """Returns the epoch, from 0, of weights that a ``BestEpoch`` has restored; None if unknown."""
+    """Returns the epoch, from 0, of weights that a ``BestEpoch`` stored; None if unknown."""
     return next(map(int, _score_of(weights)), None)
 
 
