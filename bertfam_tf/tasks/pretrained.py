@@ -149,8 +149,7 @@ def open_task(
         )
     if class_option in stored:
         labels = list(options[class_option])
-        # Names in place of default ones are of the same head.
-        if stored[class_option] not in (labels, numbered(len(labels))):
+        if not _same_outputs(stored[class_option], labels):
             for name in _OF_SCORES - arguments.keys():
                 options.pop(name, None)
     new_pooler = _needs_new_pooler(checkpoint, head, overrides)
@@ -228,17 +227,18 @@ def _fill_head(
         verb = "are" if new_pooler else "is"
         warn(UntrainedWarning(which, verb, path, type(task).__name__))
         return
-    other = None
+    other, order = None, None
     if task.head.layers and not _reads_same_layers(task, checkpoint):
         other = "reads other layers"
     elif checkpoint.family.heads[head].has_labels:
         stored, labels = checkpoint.head_labels(head) or [], task.class_names
         count = task.head.num_labels
-        # Outputs without names, or with transformers' defaults, get the given labels in order.
-        if labels and checkpoint.labels and stored not in (labels, numbered(len(stored))):
+        if labels and checkpoint.labels and not _same_outputs(stored, labels):
             other = f"is for the labels {', '.join(stored)}"
         elif len(stored) != count:
             other = f"has {len(stored)} outputs, expected {count}"
+        elif labels != stored and sorted(labels) == sorted(stored):
+            order = [stored.index(label) for label in labels]
     if other is None:
         if checkpoint.outputs and task.problem_type not in (None, checkpoint.outputs):
             raise CheckpointError(
@@ -247,8 +247,19 @@ def _fill_head(
             )
         if not task.head.layers or not checkpoint.fill_by_path(task.head.weights):
             checkpoint.fill_head(task.head, head)
+        if order is not None:
+            for variable in task.head.parts[-1].weights:
+                variable.assign(np.take(variable.numpy(), order, axis=-1))
     else:
         warn(f"The {head} head is initialized at random: the head of {path} {other}.")
+
+
+def _same_outputs(stored: Sequence[str], labels: Sequence[str]) -> bool:
+    """Returns whether the outputs of a head for the stored labels are for these labels, too.
+
+    They may have another order. Transformers' default names stand for the labels in order.
+    """
+    return sorted(stored) == sorted(labels) or list(stored) == numbered(len(labels))
 
 
 def _reads_same_layers(task: Task, checkpoint: Checkpoint) -> bool:

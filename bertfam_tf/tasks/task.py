@@ -165,7 +165,7 @@ class Task(Hinted, TaskStorage, TaskInference, TaskTraining):
         """Loads a published checkpoint as this task, for ``fit`` (or ``predict``).
 
         The checkpoint's head is loaded if it has one. The head of a classifier or tagger must have
-        the same labels, or the same number of unnamed outputs, which get the labels in order.
+        the same labels, in any order, or as many unnamed outputs, which get the labels in order.
         Otherwise the head is initialized at random, with a warning. ``max_length`` defaults to the
         stored one (of sentence-transformers' modules, KerasHub's preprocessor, or the tokenizer's
         ``model_max_length``), but at most the number of positions.

@@ -321,7 +321,7 @@ def test_the_stored_head_is_used_for_its_labels(tiny, recwarn):
     assert not recwarn.list
 
 
-@pytest.mark.parametrize("labels", [["positive", "neutral", "negative"], ["negative", "positive"]])
+@pytest.mark.parametrize("labels", [["positive", "neutral", "good"], ["negative", "positive"]])
 def test_other_labels_start_at_random_and_say_so(tiny, labels):
     stored = load_file(tiny / WEIGHTS)["classifier.weight"].T
     with pytest.warns(UserWarning, match="initialized at random.* negative, neutral, positive"):
@@ -504,3 +504,18 @@ def test_a_tagger_of_ours_becomes_a_classifier(tiny, tmp_path):
 def test_a_new_head_is_a_visible_warning(tiny):
     with pytest.warns(UserWarning, match="is for the labels negative, neutral, positive"):
         bf.TextClassifier.from_pretrained(tiny, labels=["no", "yes"])
+
+
+def test_labels_in_another_order_keep_the_trained_head(tiny, tmp_path, recwarn):
+    task = bf.TextClassifier.from_pretrained(tiny, temperature=2.0)
+    task.save(tmp_path / "task")
+    texts = ["a fine film", "dull"]
+    expected = [row["scores"] for row in task.predict(texts)]
+    order = [2, 0, 1]
+    labels = [task.labels[i] for i in order]
+    for path in (tiny, tmp_path / "task"):
+        other = bf.TextClassifier.from_pretrained(path, labels=labels, temperature=2.0)
+        scores = np.stack([row["scores"] for row in other.predict(texts)])
+        np.testing.assert_allclose(scores, np.stack(expected)[:, order], rtol=1e-5)
+    assert bf.TextClassifier.from_pretrained(path, labels=labels).temperature == 2.0
+    assert not [each for each in recwarn.list if "initialized" in str(each.message)]
