@@ -265,7 +265,7 @@ def _same_outputs(stored: Sequence[str], labels: Sequence[str]) -> bool:
 def _reads_same_layers(task: Task, checkpoint: Checkpoint) -> bool:
     """Returns whether the checkpoint is a saved task whose head reads the same layers."""
     options = task.options.stored()
-    layers, combine = (options[name] for name in ("feature_layers", "combine_layers"))
+    layers, combine = map(options.get, ("feature_layers", "combine_layers"))
     saved = checkpoint.options.get("feature_layers"), checkpoint.options.get("combine_layers")
     return saved == (list(layers) if isinstance(layers, tuple) else layers, combine)
 
