@@ -10,13 +10,12 @@ from bertfam_tf.parsing import read_object
 from bertfam_tf.text.files import CONFIG_FILE, JSON_FILE, SPECIAL_FILE, write_json
 from bertfam_tf.text.json_writer import special_names, tokenizer_json
 from bertfam_tf.text.kernels.moses import nonbreaking_prefixes
-from bertfam_tf.text.special_tokens import token_entry
+from bertfam_tf.text.special_tokens import token_entry, token_settings
 from bertfam_tf.text.tokenizers.base import Tokenizer
 from bertfam_tf.text.tokenizers.bpe import BPETokenizer
 
 # Runs tokenizer.json unchanged; the named classes replace parts of it.
 _GENERIC = "PreTrainedTokenizerFast"
-_PLAIN = {"rstrip": False, "single_word": False, "normalized": False}
 
 
 def save_published(
@@ -81,15 +80,15 @@ def save_published(
     write_json(directory / CONFIG_FILE, config)
     if fast is not None:
         write_json(directory / JSON_FILE, fast)
-    named: dict[str, Any] = {role: _settings(token, lstrip) for role, token in tokens.items()}
+
+    def stored(token: str) -> Any:
+        return token_settings(token, lstrip) if token in lstrip else token
+
+    named: dict[str, Any] = {role: stored(token) for role, token in tokens.items()}
     if additional:
-        named["additional_special_tokens"] = [_settings(token, lstrip) for token in additional]
+        named["additional_special_tokens"] = list(map(stored, additional))
     write_json(directory / SPECIAL_FILE, named)
     return name
-
-
-def _settings(token: str, lstrip: set[str]) -> Any:
-    return {"content": token, "lstrip": True, **_PLAIN} if token in lstrip else token
 
 
 def _check_moses(tokenizer: Tokenizer, any_language: bool) -> None:

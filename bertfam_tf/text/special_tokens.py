@@ -182,8 +182,18 @@ def token_entry(token: str, lstrip_tokens: Collection[str]) -> Any:
     """Returns a special token as transformers stores it: an object if it has settings."""
     if token not in lstrip_tokens:
         return token
-    settings = {"rstrip": False, "single_word": False, "normalized": False, "special": True}
-    return {"__type": "AddedToken", "content": token, "lstrip": True, **settings}
+    return {"__type": "AddedToken", **token_settings(token, lstrip_tokens), "special": True}
+
+
+def token_settings(token: str, lstrip_tokens: Collection[str]) -> dict[str, Any]:
+    """Returns the settings of an added token, as ``tokenizers`` and transformers name them."""
+    return {
+        "content": token,
+        "single_word": False,
+        "lstrip": token in lstrip_tokens,
+        "rstrip": False,
+        "normalized": False,
+    }
 
 
 def special_config(special: SpecialTokens, layout: Layout) -> dict[str, Any]:

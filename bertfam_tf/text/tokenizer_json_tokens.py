@@ -9,7 +9,14 @@ from typing import Any
 
 from bertfam_tf.names import truncated_repr
 from bertfam_tf.text.files import section, token_text
-from bertfam_tf.text.special_tokens import ROLES, TEXTS, TOKEN_LISTS, Layout, SpecialTokens
+from bertfam_tf.text.special_tokens import (
+    ROLES,
+    TEXTS,
+    TOKEN_LISTS,
+    Layout,
+    SpecialTokens,
+    token_settings,
+)
 
 PROCESSORS: dict[str, dict[str, Any]] = {
     "BertProcessing": dict(sep=None, cls=None),
@@ -154,10 +161,7 @@ def added_section(
     return [
         {
             "id": ids[name],
-            "content": name,
-            "single_word": False,
-            "lstrip": name in special.lstrip_tokens,
-            "rstrip": False,
+            **token_settings(name, special.lstrip_tokens),
             "normalized": name in later,
             "special": name not in special.added_tokens,
         }
