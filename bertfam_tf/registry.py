@@ -57,12 +57,8 @@ class Family:
         """
         if self.summary != "first_token" or not tokenizer.layout.pad_left:
             return tokenizer
-        layout = replace(tokenizer.layout, pad_left=False)
-        # One copy for all tasks, which may be parts of one model with one tokenizer.
-        copied = vars(tokenizer).get("_padded_right")
-        if copied is None or copied.layout != layout:
-            vars(tokenizer)["_padded_right"] = copied = copy.copy(tokenizer)
-            copied.layout = layout
+        copied = copy.copy(tokenizer)
+        copied.layout = replace(tokenizer.layout, pad_left=False)
         return copied
 
     @property

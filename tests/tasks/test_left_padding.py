@@ -115,6 +115,10 @@ def test_answers_of_any_tokenizer_that_pads_on_the_left(family):
     assert len({tuple(scores.round(6)) for scores in together}) == len(published.TEXTS)
     assert left.layout.pad_left
     # Tasks of one model must have the same tokenizer.
-    assert bf.TextRegressor(backbone, left, max_length=48).tokenizer is task.tokenizer
+    other = bf.TextRegressor(backbone, left, max_length=48)
+    assert bf.MultiTask({"one": task, "other": other}).tokenizer is task.tokenizer
     left.layout = dataclasses.replace(left.layout, truncate_left=True)
-    assert bf.TextRegressor(backbone, left, max_length=48).tokenizer.layout.truncate_left
+    changed = bf.TextRegressor(backbone, left, max_length=48)
+    assert changed.tokenizer.layout.truncate_left
+    with pytest.raises(ValueError, match="'one' and 'other' must have the same tokenizer"):
+        bf.MultiTask({"one": task, "other": changed})
