@@ -86,9 +86,9 @@ class Spearman(keras.metrics.Metric):
         return tf.cast(tf.where(unknown, nan, correlation), self.dtype)
 
     @property
-    def seen(self) -> SeenValues:
-        """All values since the last reset, for training checkpoints."""
-        return SeenValues(self)
+    def checkpointed(self) -> list[SeenValues]:
+        """State that Keras' ``variables`` lack, for training checkpoints."""
+        return [SeenValues(self)]
 
     def _variables_here(self) -> tuple[tf.Variable, ...]:
         """Returns the variable of this replica; outside a replica context, of all replicas."""

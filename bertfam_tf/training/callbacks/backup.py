@@ -18,7 +18,6 @@ from safetensors.numpy import load_file
 from bertfam_tf import parsing
 from bertfam_tf.checkpoints.safetensors import write
 from bertfam_tf.files import atomic, remove_files
-from bertfam_tf.metrics import Spearman
 from bertfam_tf.names import truncated_repr
 from bertfam_tf.training.replicas import all_gather
 
@@ -323,9 +322,10 @@ def _check_counts(stored: Mapping[str, np.ndarray], file: Path, directory: Path)
 
 
 def _metric_state(model: keras.Model) -> list[Any]:
-    """Returns the state of metrics: their variables, and the values that Spearman has seen."""
+    """Returns the state of metrics: their variables, and what they keep elsewhere."""
     metrics = [m for each in model.metrics for m in (each, *getattr(each, "metrics", ()))]
-    return [*model.metrics_variables, *(m.seen for m in metrics if isinstance(m, Spearman))]
+    more = [state for metric in metrics for state in getattr(metric, "checkpointed", ())]
+    return [*model.metrics_variables, *more]
 
 
 def _variables(model: keras.Model) -> dict[str, keras.Variable]:
