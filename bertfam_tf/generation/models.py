@@ -44,22 +44,26 @@ def reserve(step: Step, state: Any, tokens: Any) -> Any:
     return state if grow is None else grow(state, tokens)
 
 
-class CachedDecoder:
-    """A causal model with a cache as a ``Step``.
-
-    Its state is the cache, as buffers with room for further tokens, into which each call writes;
-    and a mask (batch, positions) of the buffers, 0 at padding. The mask is 1 at free positions,
-    which are hidden from earlier tokens anyway, so that no call has to change it.
+class Decoder:
+    """A backbone and a head as a ``Step``.
 
     Args:
-        backbone: a backbone with the input and the output ``cache``, and the output
-            ``last_token``.
+        backbone: a backbone with the inputs and outputs that the subclass lists.
         head: a function from (batch, hidden) to logits (batch, vocabulary).
     """
 
     def __init__(self, backbone: Any, head: Callable[[tf.Tensor], tf.Tensor]) -> None:
         self.backbone = backbone
         self.head = head
+
+
+class CachedDecoder(Decoder):
+    """A causal model with a cache: the input and the output ``cache``, the output ``last_token``.
+
+    Its state is the cache, as buffers with room for further tokens, into which each call writes;
+    and a mask (batch, positions) of the buffers, 0 at padding. The mask is 1 at free positions,
+    which are hidden from earlier tokens anyway, so that no call has to change it.
+    """
 
     def __call__(
         self, token_ids: tf.Tensor, padding_mask: tf.Tensor, state: Any
@@ -85,16 +89,11 @@ class CachedDecoder:
         ), mask
 
 
-class MemoryDecoder:
-    """A causal model with a memory (Transformer-XL, arXiv 1901.02860) as a ``Step``.
+class MemoryDecoder(Decoder):
+    """A causal model with the input and the output ``memory`` (Transformer-XL, arXiv 1901.02860).
 
-    Its state is the memory. Arguments as for ``CachedDecoder``, of a backbone with the input and
-    the output ``memory``.
+    Its state is the memory.
     """
-
-    def __init__(self, backbone: Any, head: Callable[[tf.Tensor], tf.Tensor]) -> None:
-        self.backbone = backbone
-        self.head = head
 
     def __call__(
         self, token_ids: tf.Tensor, padding_mask: tf.Tensor, state: Any
@@ -105,22 +104,16 @@ class MemoryDecoder:
         return tf.cast(self.head(outputs["last_token"]), tf.float32), outputs["memory"]
 
 
-class PermutationDecoder:
-    """A permutation language model as a ``Step`` (XLNet, arXiv 1906.08237).
+class PermutationDecoder(Decoder):
+    """A permutation language model (XLNet, arXiv 1906.08237).
+
+    It has the inputs ``perm_mask``, ``target_mapping`` and ``memory``, and the outputs
+    ``query_output`` and ``memory``.
 
     The model predicts one position after the last token, which no query attends to. The memory must
     only contain hidden states that were computed when the next token was known; each call therefore
     computes the last two positions again, and the memory ends before them.
-
-    Args:
-        backbone: a backbone with the inputs ``perm_mask``, ``target_mapping`` and ``memory``, and
-            the outputs ``query_output`` and ``memory``.
-        head: a function from (batch, hidden) to logits (batch, vocabulary).
     """
-
-    def __init__(self, backbone: Any, head: Callable[[tf.Tensor], tf.Tensor]) -> None:
-        self.backbone = backbone
-        self.head = head
 
     def __call__(
         self, token_ids: tf.Tensor, padding_mask: tf.Tensor, state: Any
@@ -144,7 +137,7 @@ class PermutationDecoder:
 
 
 def decoder(backbone: Any, head: Callable[[tf.Tensor], tf.Tensor]) -> Step:
-    """Returns the ``Step`` for a backbone, by its inputs; ``head`` as for ``CachedDecoder``."""
+    """Returns the ``Step`` for a backbone, by its inputs; ``head`` as for ``Decoder``."""
     kinds: dict[str, Any] = {
         "target_mapping": PermutationDecoder,
         "cache": CachedDecoder,
