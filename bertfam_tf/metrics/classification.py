@@ -42,6 +42,9 @@ class _Counts(keras.metrics.Metric):
 
 
 class _BinaryCounts(_Counts):
+    def __init__(self, name: str | None = None, **kwargs: Any):
+        super().__init__(name or type(self).__name__.lower(), **kwargs)
+
     def _decisions(self, y_true: Any, y_pred: Any) -> tuple[Any, Any]:
         _check_two(self, y_true, y_pred)
         true = ops.cast(ops.reshape(y_true, (-1,)), self.dtype)
@@ -73,9 +76,6 @@ class F1(_BinaryCounts):
         sample_weight: (batch,) or None.
     """
 
-    def __init__(self, name: str = "f1", **kwargs: Any):
-        super().__init__(name=name, **kwargs)
-
     def result(self) -> Any:
         return self._f1()
 
@@ -88,9 +88,6 @@ class Precision(_BinaryCounts):
     Update as for ``F1``.
     """
 
-    def __init__(self, name: str = "precision", **kwargs: Any):
-        super().__init__(name=name, **kwargs)
-
     def result(self) -> Any:
         true_positives, false_positives, _, _ = self._counts
         return ops.divide_no_nan(true_positives, true_positives + false_positives)
@@ -102,9 +99,6 @@ class Recall(_BinaryCounts):
 
     Update as for ``F1``.
     """
-
-    def __init__(self, name: str = "recall", **kwargs: Any):
-        super().__init__(name=name, **kwargs)
 
     def result(self) -> Any:
         true_positives, _, false_negatives, _ = self._counts
@@ -154,9 +148,6 @@ class Matthews(_BinaryCounts):
 
     0 without examples, and if all labels or all predictions are the same. Update as for ``F1``.
     """
-
-    def __init__(self, name: str = "matthews", **kwargs: Any):
-        super().__init__(name=name, **kwargs)
 
     def result(self) -> Any:
         tp, fp, fn, tn = (ops.convert_to_tensor(count) for count in self._counts)
