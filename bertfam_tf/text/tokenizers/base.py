@@ -158,7 +158,7 @@ class Tokenizer(Hinted, tf.Module):
     def _may_contain_special(self, texts: tf.Tensor, pieces: Pieces) -> tf.Tensor:
         """Returns bool, whether special tokens may be in the texts."""
         assert self._matcher is not None
-        return self._matcher.may_be_in(texts)
+        return self._matcher.may_be_in(texts, in_tflite=self.has_tflite_kernels)
 
     def _write_files(self, directory: Path) -> dict[str, Any]:
         """Writes the vocabulary; returns the content of tokenizer_config.json, except class and

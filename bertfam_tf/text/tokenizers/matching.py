@@ -73,9 +73,15 @@ class SpecialTokenMatcher:
         at = tf.where(opens)[:, 0]
         return at, windows_equal(data, at, self.patterns)
 
-    def may_be_in(self, texts: tf.Tensor) -> tf.Tensor:
-        """Returns bool, whether texts, string [n], may contain tokens."""
-        data = tf.io.decode_raw(tf.strings.reduce_join(texts), tf.uint8)
+    def may_be_in(self, texts: tf.Tensor, *, in_tflite: bool = False) -> tf.Tensor:
+        """Returns bool, whether texts, string [n], may contain tokens.
+
+        ``in_tflite`` does without ``decode_raw``, which is faster and not available in TFLite.
+        """
+        if in_tflite:
+            data = bytes_of(texts).values
+        else:
+            data = tf.io.decode_raw(tf.strings.reduce_join(texts), tf.uint8)
         return tf.reduce_any(self.find(data)[1])
 
     def encode_around(

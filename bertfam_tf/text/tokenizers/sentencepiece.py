@@ -21,7 +21,6 @@ import tensorflow as tf
 from bertfam_tf import files, parsing
 from bertfam_tf.text.kernels.charsmap import is_digit, preparation
 from bertfam_tf.text.kernels.graph import Pieces, flags, following, previous, unlikely
-from bertfam_tf.text.kernels.internals import bytes_of
 from bertfam_tf.text.special_tokens import CLS_A_SEP, NO_SPECIAL_TOKENS, Layout, SpecialTokens
 from bertfam_tf.text.tokenizers.base import Tokenizer
 from bertfam_tf.text.tokenizers.matching import SpecialTokenMatcher, with_spellings
@@ -250,11 +249,6 @@ class SentencePieceTokenizer(Tokenizer):
         if not offsets:
             return (pieces.ragged(pieces.ids),)
         return tuple(pieces.ragged(part) for part in (pieces.ids, pieces.starts, pieces.ends))
-
-    def _may_contain_special(self, texts: tf.Tensor, pieces: Pieces) -> tf.Tensor:
-        # Without ``decode_raw``, which is not available in TFLite.
-        assert self._matcher is not None
-        return tf.reduce_any(self._matcher.find(bytes_of(texts).values)[1])
 
     def _encode(self, texts: tf.Tensor, offsets: bool) -> Pieces:
         return self._postprocessed(self._with_ids(self._find(texts, offsets)))

@@ -226,8 +226,7 @@ class WordPieceTokenizer(Tokenizer):
             def with_tokens(*tensors: tf.Tensor) -> list[tf.Tensor]:
                 return token_matcher.encode_around(tensors[-1], self._split, True).tensors()
 
-            # Without ``decode_raw``, which is not available in TFLite.
-            may = tf.reduce_any(token_matcher.find(bytes_of(normalized).values)[1])
+            may = token_matcher.may_be_in(normalized, in_tflite=True)
             pieces = Pieces.from_tensors(unlikely(may, with_tokens, pieces.tensors(), [normalized]))
         if source is None:
             return pieces._replace(starts=None, ends=None)
@@ -302,8 +301,7 @@ class WordPieceTokenizer(Tokenizer):
     def _may_contain_special(self, texts: tf.Tensor, pieces: Pieces) -> tf.Tensor:
         openings = self._openings
         if openings is None:
-            assert self._matcher is not None
-            return tf.reduce_any(self._matcher.find(bytes_of(texts).values)[1])
+            return super()._may_contain_special(texts, pieces)
         # There are fewer pieces than bytes.
         first, patterns = openings.first, openings.patterns
         opens = pieces.ids == first[0]
