@@ -11,7 +11,7 @@ from bertfam_tf.hints import hint
 def lazy(
     module: str,
     home: Mapping[str, str],
-    names: Iterable[str],
+    names: Iterable[str] = (),
     moved: Mapping[str, str] | None = None,
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Returns the ``__getattr__`` and ``__dir__`` of a package.
@@ -20,18 +20,19 @@ def lazy(
         module: the package's name.
         home: the submodule that defines each name, or is that name.
         names: all public names.
-        moved: the modules to which names moved since version 0.1, as ``module:new_name`` if they
-            were also renamed; using one of them warns.
+        moved: names that moved since version 0.1, separated by spaces, by their module now;
+            ``old:new`` if they were also renamed. Using one of them warns.
     """
+    pairs = [(now, name) for now, listed in (moved or {}).items() for name in listed.split()]
+    new_homes = {name.partition(":")[0]: (now, name.rpartition(":")[2]) for now, name in pairs}
 
     def of_module(name: str) -> Any:
         if name in home:
             submodule = import_module(f"{module}.{home[name]}")
             is_module = home[name].rpartition(".")[2] == name
             return submodule if is_module else getattr(submodule, name)
-        if moved and name in moved:
-            new_module, _, new_name = moved[name].partition(":")
-            new_name = new_name or name
+        if name in new_homes:
+            new_module, new_name = new_homes[name]
             warnings.warn(
                 f"{module}.{name} is now {new_module}.{new_name}; the old name is for version 0.1 "
                 "only.",

@@ -2,16 +2,9 @@
 
 from bertfam_tf.lazy import lazy
 
-__getattr__, __dir__ = lazy(
-    __name__,
-    {},
-    [],
-    moved={
-        "Batch": "bertfam_tf.objectives",
-        "Learner": "bertfam_tf.training.learner",
-        "LossTracker": "bertfam_tf.training.learner",
-        "Objective": "bertfam_tf.objectives",
-        "Supervised": "bertfam_tf.objectives",
-        "mean": "bertfam_tf.objectives",
-    },
-)
+_MOVED = {
+    "bertfam_tf.objectives": "Batch Objective Supervised mean",
+    "bertfam_tf.training.learner": "Learner LossTracker",
+}
+
+__getattr__, __dir__ = lazy(__name__, {}, moved=_MOVED)

@@ -2,24 +2,9 @@
 
 from bertfam_tf.lazy import lazy
 
-__getattr__, __dir__ = lazy(
-    __name__,
-    {},
-    [],
-    moved={
-        "Stage": "bertfam_tf.training",
-        "StreamLM": "bertfam_tf.training",
-        "Trained": "bertfam_tf.training",
-        "answer_file": "bertfam_tf.recipes",
-        "as_json": "bertfam_tf.recipes",
-        "copied_paths": "bertfam_tf.training",
-        "copy_moments": "bertfam_tf.training",
-        "evaluate": "bertfam_tf.recipes",
-        "grow": "bertfam_tf.training",
-        "pretrain": "bertfam_tf.recipes",
-        "read_split": "bertfam_tf.recipes",
-        "run": "bertfam_tf.recipes",
-        "source_of": "bertfam_tf.recipes",
-        "train_in_stages": "bertfam_tf.training",
-    },
-)
+_MOVED = {
+    "bertfam_tf.recipes": "answer_file as_json evaluate pretrain read_split run source_of",
+    "bertfam_tf.training": "Stage StreamLM Trained copied_paths copy_moments grow train_in_stages",
+}
+
+__getattr__, __dir__ = lazy(__name__, {}, moved=_MOVED)

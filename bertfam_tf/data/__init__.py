@@ -13,7 +13,7 @@ _HOME = {
     "read_rows": "reading",
     "shuffled_batches": "batching",
 }
-_MOVED = dict.fromkeys(("read_lines", "segments", "token_stream"), "bertfam_tf.corpora")
+_MOVED = {"bertfam_tf.corpora": "read_lines segments token_stream"}
 
 __all__ = list(_HOME)
 

@@ -22,7 +22,7 @@ _HOME = {
     "student_of": "students",
     "warm_start": "students",
 }
-_MOVED = {"distill": "bertfam_tf.recipes"}
+_MOVED = {"bertfam_tf.recipes": "distill"}
 
 __all__ = list(_HOME)
 

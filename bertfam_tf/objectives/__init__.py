@@ -30,12 +30,11 @@ _HOME = {
 
 __all__ = list(_HOME)
 
-_MOVED = dict.fromkeys(
+_MOVED = {
+    "bertfam_tf.corpora": """
+        Corpus Format Masked Masking Permutation Permuted Segments SentenceWords Shards
+        TranslationPairs doc_sentences full_sentences geometric ngrams segment_pairs
+        sentence_pairs spans_at
     """
-    Corpus Format Masked Masking Permutation Permuted Segments
-    SentenceWords Shards TranslationPairs doc_sentences full_sentences geometric ngrams
-    segment_pairs sentence_pairs spans_at
-    """.split(),
-    "bertfam_tf.corpora",
-)
+}
 __getattr__, __dir__ = lazy(__name__, _HOME, __all__, _MOVED)

@@ -2,13 +2,8 @@
 
 from bertfam_tf.lazy import lazy
 
-__getattr__, __dir__ = lazy(
-    __name__,
-    {},
-    [],
-    moved={
-        "Task": "bertfam_tf.tasks.task",
-        "task_class": "bertfam_tf.tasks.task",
-        "trainable_tasks": "bertfam_tf.tasks.task",
-    },
-)
+_MOVED = {
+    "bertfam_tf.tasks.task": "Task task_class trainable_tasks",
+}
+
+__getattr__, __dir__ = lazy(__name__, {}, moved=_MOVED)

@@ -2,16 +2,10 @@
 
 from bertfam_tf.lazy import lazy
 
-__getattr__, __dir__ = lazy(
-    __name__,
-    {},
-    [],
-    moved={
-        "Evaluation": "bertfam_tf.tasks.components",
-        "NO_LABELS": "bertfam_tf.tasks.components",
-        "Parts": "bertfam_tf.tasks.components:TaskComponents",
-        "Signature": "bertfam_tf.tasks.components",
-        "Targets": "bertfam_tf.tasks.components",
-        "Tensors": "bertfam_tf.tasks.components",
-    },
-)
+_MOVED = {
+    "bertfam_tf.tasks.components": (
+        "Evaluation NO_LABELS Parts:TaskComponents Signature Targets Tensors"
+    ),
+}
+
+__getattr__, __dir__ = lazy(__name__, {}, moved=_MOVED)
