@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from bertfam_tf.data.inputs import examples
+from bertfam_tf.data.labels import decoded
 from bertfam_tf.files import HTML, check_kind, write
 from bertfam_tf.names import NO_TEXT, truncated
 from bertfam_tf.tasks import TextClassifier
@@ -274,10 +275,7 @@ def report(task: TextClassifier, x: Any, y: Any, *, batch_size: int = 32) -> Rep
         raise ValueError(NO_TEXT)
     right = task.components.targets.encode(tf.convert_to_tensor(y), {}).numpy()
     columns = x if isinstance(x, tuple) else tuple(x.values()) if isinstance(x, dict) else (x,)
-    texts = [
-        " | ".join(t.decode("utf-8", "replace") if isinstance(t, bytes) else str(t) for t in row)
-        for row in zip(*columns, strict=True)
-    ]
+    texts = [" | ".join(str(decoded(t)) for t in row) for row in zip(*columns, strict=True)]
     return Report(names, texts, right, np.stack([answer["scores"] for answer in answers]))
 
 

@@ -18,6 +18,11 @@ _NUMBER = r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"
 _ROUNDING = 1e-3  # of half precision
 
 
+def decoded(text: Any) -> Any:
+    """Returns bytes as a string, and anything else unchanged."""
+    return text.decode("utf-8", "replace") if isinstance(text, bytes) else text
+
+
 def index_of(values: tf.Tensor, known: Sequence[str], what: str) -> tf.Tensor:
     """Returns the index of each string in ``known``, int32, of the same shape.
 

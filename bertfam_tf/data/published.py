@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bertfam_tf.data.labels import decoded
 from bertfam_tf.data.records import Column
 from bertfam_tf.data.rows import InvalidRow, Row
 from bertfam_tf.names import join_names, unknown
@@ -230,6 +231,4 @@ def _rows(location: str, values: dict[str, Any]) -> Iterator[Row]:
 
 
 def _decoded(label: Any) -> Any:
-    if isinstance(label, list):
-        return list(map(_decoded, label))
-    return label.decode("utf-8", "replace") if isinstance(label, bytes) else label
+    return list(map(_decoded, label)) if isinstance(label, list) else decoded(label)

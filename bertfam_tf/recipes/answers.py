@@ -15,6 +15,7 @@ import numpy as np
 
 from bertfam_tf import parsing
 from bertfam_tf.data import Row, Rows
+from bertfam_tf.data.labels import decoded
 from bertfam_tf.data.race import archive_of
 from bertfam_tf.data.reading import expanded, is_published
 from bertfam_tf.files import exclusive_lock, remove_leftovers, resume, write
@@ -195,4 +196,4 @@ def _identity(row: Row, number: int) -> dict[str, Any]:
     row_id = row.id if isinstance(row.id, int | float) else row.features.get(_ID, row.id)
     if row_id is None:
         return {"row": number}
-    return {_ID: row_id.decode("utf-8", "replace") if isinstance(row_id, bytes) else row_id}
+    return {_ID: decoded(row_id)}

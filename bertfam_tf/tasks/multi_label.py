@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from bertfam_tf.data import targets
-from bertfam_tf.data.labels import index_of, not_listed
+from bertfam_tf.data.labels import decoded, index_of, not_listed
 from bertfam_tf.metrics import MicroF1
 from bertfam_tf.metrics.compatible import DECISIONS
 from bertfam_tf.models import Backbone
@@ -240,7 +240,7 @@ class MultiLabelTargets(Targets):
         vectors = np.zeros((len(examples), len(places)), "float32")
         for row, names in zip(vectors, examples, strict=True):
             for name in names:
-                name = name.decode("utf-8", "replace") if isinstance(name, bytes) else name
+                name = decoded(name)
                 if name not in places:
                     raise ValueError(not_listed(str(name), self.labels, "label"))
                 row[places[name]] = 1

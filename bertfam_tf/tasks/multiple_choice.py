@@ -16,7 +16,7 @@ from bertfam_tf import heads
 from bertfam_tf.data import targets
 from bertfam_tf.data.errors import MARK
 from bertfam_tf.data.inputs import TEXT, Fields, as_text
-from bertfam_tf.data.labels import index_of, not_listed
+from bertfam_tf.data.labels import decoded, index_of, not_listed
 from bertfam_tf.metrics.compatible import CLASSES
 from bertfam_tf.models import Backbone
 from bertfam_tf.tasks.components import (
@@ -225,7 +225,7 @@ class _ChoiceTargets(Targets):
 
     def check(self, y: Any) -> None:
         values = label_vector(y, "example")
-        texts = [v.decode("utf-8", "replace") if isinstance(v, bytes) else str(v) for v in values]
+        texts = [str(decoded(value)) for value in values]
         wrong = [v for v in texts if v not in self.known]
         if wrong:
             raise ValueError(not_listed(wrong[0], self.known, "label"))

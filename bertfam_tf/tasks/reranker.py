@@ -35,6 +35,7 @@ from bertfam_tf.tasks.options import LoadingArguments, OptionArguments, Options,
 from bertfam_tf.tasks.preprocessing import MultiRow, SingleRow, rows_of, run_rows
 from bertfam_tf.tasks.sentence_transformers import CrossEncoder
 from bertfam_tf.tasks.task import Task
+from bertfam_tf.tasks.text_classifier import regress_signature
 from bertfam_tf.tasks.text_learner import arguments, refuse
 from bertfam_tf.text import Tokenizer
 from bertfam_tf.training.learner import mean_loss
@@ -143,9 +144,6 @@ class Reranker(Task):
             scores = answers["score"].numpy()
             return scores if scores.ndim == 1 else list(scores)
 
-        def view(answer: Tensors) -> Tensors:
-            return {"outputs": answer["score"]}
-
         return TaskComponents(
             inputs=inputs,
             outputs=ops.squeeze(logits, -1),  # (batch, documents)
@@ -159,7 +157,7 @@ class Reranker(Task):
             loss=_LOSSES[options.objective],
             metrics=lambda: [NDCG(), MRR()],
             signatures=lambda: {
-                "regress": Signature(view, method="regress"),
+                **regress_signature(),
                 "rank": Signature(self.ranked, _RANK, of_texts=_lists),
             },
         )

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from bertfam_tf.data.errors import MARK
 from bertfam_tf.data.inputs import TEXT
-from bertfam_tf.data.labels import index_of, not_listed
+from bertfam_tf.data.labels import decoded, index_of, not_listed
 from bertfam_tf.metrics.compatible import Compatible
 from bertfam_tf.metrics.table import UNLABELLED
 from bertfam_tf.objectives.objective import SumAndCount
@@ -91,7 +91,7 @@ class TagTargets(Targets):
         return tf.expand_dims(super().weights(weights), 1)
 
     def _label_of(self, row: int, tags: Any) -> str:
-        tags = tags.decode("utf-8", "replace") if isinstance(tags, bytes) else tags
+        tags = decoded(tags)
         if isinstance(tags, str):
             tags = tags.split()
         elif not isinstance(tags, _WORDS):
@@ -101,7 +101,7 @@ class TagTargets(Targets):
     def _name_of(self, tag: Any) -> str:
         if isinstance(tag, int | np.integer) and 0 <= tag < len(self.tags):
             return self.tags[tag]
-        tag = tag.decode("utf-8", "replace") if isinstance(tag, bytes) else tag
+        tag = decoded(tag)
         if tag not in self.tags:
             raise ValueError(not_listed(str(tag), self.tags, "tag"))
         return str(tag)
@@ -167,13 +167,11 @@ def _shown(numbers: tf.Tensor) -> tf.Tensor:
 def _sentence(number: int, words: Any) -> str:
     if not isinstance(words, _WORDS):
         raise ValueError(f"Example {number} is {words!r}; the others are lists of words.")
-    decoded = [
-        word.decode("utf-8", "replace") if isinstance(word, bytes) else word for word in words
-    ]
-    for place, word in enumerate(decoded):
+    texts = list(map(decoded, words))
+    for place, word in enumerate(texts):
         if not isinstance(word, str) or word.split() != [word]:
             raise ValueError(
                 f"Example {number} has {word!r} for word {place}, expected a string that is not "
                 "empty and has no white space."
             )
-    return " ".join(decoded)
+    return " ".join(texts)

@@ -14,7 +14,7 @@ import tensorflow as tf
 from bertfam_tf import heads
 from bertfam_tf.data import targets
 from bertfam_tf.data.inputs import as_text
-from bertfam_tf.data.labels import index_of, not_listed
+from bertfam_tf.data.labels import decoded, index_of, not_listed
 from bertfam_tf.metrics.compatible import CLASSES
 from bertfam_tf.models import Backbone
 from bertfam_tf.objectives.objective import SumAndCount
@@ -252,6 +252,15 @@ def classify_signature(labels: Sequence[str]) -> dict[str, Signature]:
     return {"classify": Signature(view, method="classify")}
 
 
+def regress_signature() -> dict[str, Signature]:
+    """Returns the signature ``regress``, the score, for TF Serving's Regress."""
+
+    def view(answer: Tensors) -> Tensors:
+        return {"outputs": answer["score"]}
+
+    return {"regress": Signature(view, method="regress")}
+
+
 def cross_entropy(targets: Any, logits: Any, weights: Any) -> SumAndCount:
     """Cross-entropy of integer targets (batch,) and logits (batch, classes)."""
     losses = keras.ops.sparse_categorical_crossentropy(targets, logits, from_logits=True)
@@ -285,8 +294,7 @@ class ClassTargets(Targets):
         elif values.dtype.kind in "iu":
             wrong = values[(values < 0) | (values >= len(self.labels))].tolist()
         else:
-            names = [v.decode("utf-8", "replace") if isinstance(v, bytes) else v for v in values]
-            wrong = [v for v in names if v not in set(self.labels)]
+            wrong = [v for v in map(decoded, values) if v not in set(self.labels)]
         if wrong:
             raise ValueError(not_listed(str(wrong[0]), self._known(values.dtype.kind), "label"))
         for index in np.unique(values).tolist() if values.dtype.kind in "iu" else ():
@@ -309,7 +317,7 @@ class ClassTargets(Targets):
             return self._names_of_bools[label]
         if isinstance(label, int):
             return self.labels[label]
-        return label.decode("utf-8", "replace") if isinstance(label, bytes) else str(label)
+        return str(decoded(label))
 
     def encode(self, labels: tf.Tensor, encoded: dict[str, Any]) -> tf.Tensor:
         labels = batch_vector(labels)

@@ -16,17 +16,15 @@ from bertfam_tf.metrics.compatible import NUMBERS
 from bertfam_tf.models import Backbone
 from bertfam_tf.objectives.objective import SumAndCount
 from bertfam_tf.tasks.components import (
-    Signature,
     Targets,
     TaskComponents,
-    Tensors,
     batch_vector,
     label_vector,
     labels_apart,
 )
 from bertfam_tf.tasks.options import PairArguments, PairOptions, PretrainedPairArguments
 from bertfam_tf.tasks.task import Task
-from bertfam_tf.tasks.text_classifier import sequence_parts
+from bertfam_tf.tasks.text_classifier import regress_signature, sequence_parts
 from bertfam_tf.text import Tokenizer
 from bertfam_tf.training.learner import mean_loss
 
@@ -72,9 +70,6 @@ class TextRegressor(Task):
         return super().from_pretrained(path, **options)
 
     def parts(self, backbone: Backbone, tokenizer: Tokenizer, options: Any) -> TaskComponents:
-        def view(answer: Tensors) -> Tensors:
-            return {"outputs": answer["score"]}
-
         return sequence_parts(
             backbone,
             tokenizer,
@@ -86,7 +81,7 @@ class TextRegressor(Task):
             targets=NumberTargets(),
             loss=_squared_error,
             metrics=lambda: [Pearson(), Spearman()],
-            signatures=lambda: {"regress": Signature(view, method="regress")},
+            signatures=regress_signature,
         )
 
 
