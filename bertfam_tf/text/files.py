@@ -173,6 +173,13 @@ def errors_name_files(load: Load) -> Load:
     return wrapper  # type: ignore[return-value]
 
 
+def missing_files(folder: Path, *names: str) -> FileNotFoundError:
+    """Returns the error for a directory that has none of these files."""
+    return FileNotFoundError(
+        f"{folder}: found neither {' nor '.join(names)}, expected one of them next to the weights."
+    )
+
+
 def write_json(path: Path, content: Any) -> None:
     """Writes a JSON object, indented, in UTF-8."""
     files.write(path, json.dumps(content, ensure_ascii=False, indent=2) + "\n")

@@ -12,6 +12,7 @@ from bertfam_tf.text.files import (
     MERGES_FILE,
     MODEL_CONFIG_FILE,
     VOCABULARY_JSON,
+    missing_files,
     read_lines,
     read_merges,
     read_vocabulary_json,
@@ -65,10 +66,8 @@ def read_files(path: Path, max_pieces: int | None) -> dict[str, Any]:
             max_pieces = stated or _PUBLISHED_SIZES.get(vocabularies[0].name)
         pieces = _read_fast_bpe_vocabulary(vocabularies[0])[:max_pieces]
         return {"vocabulary": pieces, "merges": _read_codes(codes[0])}
-    raise FileNotFoundError(
-        f"{path}: found neither {VOCABULARY_JSON} with {MERGES_FILE} nor {JSON_FILE} nor one "
-        "vocab… and one codes… of fastBPE, expected them next to the weights."
-    )
+    both = f"{VOCABULARY_JSON} with {MERGES_FILE}"
+    raise missing_files(path, both, JSON_FILE, "one vocab… and one codes… of fastBPE")
 
 
 def _read_fast_bpe_vocabulary(path: Path) -> list[str]:

@@ -22,6 +22,7 @@ from bertfam_tf.text.files import (
     JSON_FILE,
     MERGES_FILE,
     VOCABULARY_JSON,
+    missing_files,
     read_lines,
     read_merges,
     read_vocabulary_json,
@@ -330,10 +331,7 @@ class ByteBPETokenizer(Tokenizer):
         if vocabulary.is_file() and merges.is_file():
             pairs = read_merges(read_lines(merges), str(merges))
             return {"vocabulary": read_vocabulary_json(vocabulary), "merges": pairs}, vocabulary
-        raise FileNotFoundError(
-            f"{folder}: found neither {VOCABULARY_JSON} with {MERGES_FILE} nor {JSON_FILE}, "
-            "expected them next to the weights."
-        )
+        raise missing_files(folder, f"{VOCABULARY_JSON} with {MERGES_FILE}", JSON_FILE)
 
     @staticmethod
     def _of_pipeline(pipeline: Pipeline) -> dict[str, Any]:

@@ -24,7 +24,7 @@ import tensorflow_text as tf_text
 from bertfam_tf import files
 from bertfam_tf.names import truncated_repr
 from bertfam_tf.text import tokenizer_json
-from bertfam_tf.text.files import JSON_FILE, read_lines
+from bertfam_tf.text.files import JSON_FILE, missing_files, read_lines
 from bertfam_tf.text.kernels.character_map import CharacterMap, separate_words
 from bertfam_tf.text.kernels.graph import (
     Pieces,
@@ -185,10 +185,7 @@ class WordPieceTokenizer(Tokenizer):
             return cls._of_pipeline(tokenizer_json.read(whole, "WordPiece")), whole
         if vocabulary.is_file():
             return {"vocabulary": read_lines(vocabulary)}, vocabulary
-        raise FileNotFoundError(
-            f"{folder}: found neither {_VOCABULARY_FILE} nor {JSON_FILE}, "
-            "expected one of them next to the weights."
-        )
+        raise missing_files(folder, _VOCABULARY_FILE, JSON_FILE)
 
     @staticmethod
     def _of_pipeline(pipeline: Pipeline) -> dict[str, Any]:

@@ -19,7 +19,7 @@ import tensorflow_text as tf_text
 from bertfam_tf import files, parsing
 from bertfam_tf.names import truncated, truncated_repr
 from bertfam_tf.text import pickles
-from bertfam_tf.text.files import JSON_FILE, MODEL_CONFIG_FILE, read_lines
+from bertfam_tf.text.files import JSON_FILE, MODEL_CONFIG_FILE, missing_files, read_lines
 from bertfam_tf.text.kernels import unicode
 from bertfam_tf.text.kernels.character_map import CharacterMap
 from bertfam_tf.text.kernels.graph import Pieces, row_of_each, word_edges
@@ -197,10 +197,7 @@ class WordTokenizer(Tokenizer):
         source = folder / _PICKLE_FILE
         if source.is_file():
             return arguments | _read_pickle(source), source
-        raise FileNotFoundError(
-            f"{folder}: found neither {_VOCABULARY_FILE} nor {JSON_FILE} nor {_PICKLE_FILE}, "
-            "expected one of them next to the weights."
-        )
+        raise missing_files(folder, _VOCABULARY_FILE, JSON_FILE, _PICKLE_FILE)
 
     @staticmethod
     def _of_pipeline(pipeline: Pipeline) -> dict[str, Any]:
