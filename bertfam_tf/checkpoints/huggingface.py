@@ -370,3 +370,8 @@ def languages(values: dict[str, Any]) -> dict[str, int]:
             f"{CONFIG}: lang2id must map languages to integers, got {truncated_repr(table)}."
         )
     return table
+
+
+def default_labels(count: int) -> list[str]:
+    """Returns transformers' names of labels without names: ``LABEL_0``, ``LABEL_1``, …"""
+    return [f"LABEL_{i}" for i in range(count)]

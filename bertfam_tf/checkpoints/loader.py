@@ -150,7 +150,7 @@ class Checkpoint:
         count = loaded_shape(shape, transform)[-1]
         if self.labels is not None and len(self.labels) == count:
             return self.labels
-        return [f"LABEL_{i}" for i in range(count)]
+        return huggingface.default_labels(count)
 
     def fill_head(self, layer: keras.layers.Layer, head: str) -> None:
         """Loads the weights of a head built by ``heads.build``.

@@ -112,10 +112,12 @@ def write(
                 f"{join_names(both)}. Save them in different directories."
             )
         extra |= weights
-        labels = labels or _default_labels(record.heads[name], layer)
+        if not labels and record.heads[name].has_labels:
+            labels = huggingface.default_labels(layer.parts[-1].units)
     described |= _label_values(labels) | _classes(names, list(heads or {})) | dict(values or {})
+    specs = [record.heads[name] for name in heads or ()]
     # transformers' classes for other heads have no pooler, and would report it as unexpected.
-    if heads and not any(_needs_pooler(record.heads[name]) for name in heads):
+    if specs and not any(head.reads == "pooled_output" or head.tied_output for head in specs):
         for path, source in names.weights.items():
             if path.startswith("pooler/"):
                 tensors.pop(source.partition("|")[0], None)
@@ -249,16 +251,6 @@ def _label_values(labels: Sequence[str] | None) -> dict[str, Any]:
         "id2label": {str(i): label for i, label in enumerate(labels)},
         "label2id": {label: i for i, label in enumerate(labels)},
     }
-
-
-def _needs_pooler(head: registry.HeadSpec) -> bool:
-    """Returns whether transformers' model with that head has a pooler."""
-    return head.reads == "pooled_output" or head.tied_output is not None
-
-
-def _default_labels(head: registry.HeadSpec, layer: Any) -> list[str] | None:
-    """Returns transformers' default names for the labels of a head."""
-    return [f"LABEL_{i}" for i in range(layer.parts[-1].units)] if head.has_labels else None
 
 
 def _classes(names: registry.HuggingFaceNames, heads: Sequence[str]) -> dict[str, list[str]]:

@@ -23,7 +23,6 @@ _OF_TEXTS, _OF_HEADS = ("target", "word"), ("pairs", "metric", "mode")
 
 
 def add(commands: Commands) -> None:
-    """Adds the command."""
     text = "show which words made an answer, attention, and which heads matter"
     parser = add_command(commands, "analyze", run, text)
     add_model(parser)

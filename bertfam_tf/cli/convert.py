@@ -7,7 +7,6 @@ from bertfam_tf.cli.common import Commands, add_command
 
 
 def add(commands: Commands) -> None:
-    """Adds the command."""
     text = "convert a saved task or any supported checkpoint to Hugging Face's format"
     parser = add_command(commands, "convert", run, text)
     parser.add_argument(

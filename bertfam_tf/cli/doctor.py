@@ -6,7 +6,6 @@ from bertfam_tf.cli.common import Commands, add_command
 
 
 def add(commands: Commands) -> None:
-    """Adds the command."""
     add_command(
         commands, "doctor", run, "print versions, devices, and what is missing for which feature"
     )

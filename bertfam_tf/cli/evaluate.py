@@ -21,7 +21,6 @@ from bertfam_tf.cli.common import (
 
 
 def add(commands: Commands) -> None:
-    """Adds the command."""
     parser = add_command(
         commands, "evaluate", run, "print a model's metrics on a split as JSON", in_batches=True
     )

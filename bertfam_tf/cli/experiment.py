@@ -18,7 +18,6 @@ _log = logging.getLogger(__name__)
 
 
 def add(commands: Commands) -> None:
-    """Adds the command."""
     parser = add_command(commands, "experiment", run, TEXT, resumes=True, in_batches=True)
     parser.add_argument("file", help="a YAML file of an experiment")
     parser.add_argument(

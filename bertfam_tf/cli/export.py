@@ -21,7 +21,6 @@ _FOR_ONE_TASK = ("attention", "label_names")
 
 
 def add(commands: Commands) -> None:
-    """Adds the command."""
     text = "write a SavedModel for TF Serving, or a .tflite or .onnx file"
     parser = add_command(commands, "export", run, text)
     add_model(parser)

@@ -10,7 +10,6 @@ from bertfam_tf.names import unknown
 
 
 def add(commands: Commands) -> None:
-    """Adds the command."""
     parser = add_command(
         commands, "families", run, "print all families with the parameters of each size"
     )

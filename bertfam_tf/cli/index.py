@@ -18,7 +18,6 @@ _USUAL_PROMPTS = ("document", "passage")
 
 
 def add(commands: Commands) -> None:
-    """Adds the command."""
     text = "embed the texts of a file, for search; it resumes"
     parser = add_command(commands, "index", run, text, resumes=True, in_batches=True)
     parser.add_argument(

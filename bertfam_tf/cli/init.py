@@ -11,7 +11,6 @@ _FEATURES = ("text", "text_pair", "label")
 
 
 def add(commands: Commands) -> None:
-    """Adds the command."""
     text = "look at a file of examples (labels, lengths, duplicates) and write a recipe for it"
     parser = add_command(commands, "init", run, text)
     parser.add_argument(

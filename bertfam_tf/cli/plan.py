@@ -7,7 +7,6 @@ from bertfam_tf.cli.common import Commands, add_command
 
 
 def add(commands: Commands) -> None:
-    """Adds the command."""
     parser = add_command(
         commands, "plan", run, "print what a recipe's run will take, without running it"
     )

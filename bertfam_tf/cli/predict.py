@@ -23,7 +23,6 @@ _FEATURES = ("text", "text_pair", "question", "context")
 
 
 def add(commands: Commands) -> None:
-    """Adds the command."""
     parser = add_command(
         commands, "predict", run, "print predictions, one line of JSON per text", in_batches=True
     )

@@ -6,7 +6,6 @@ from bertfam_tf.cli.common import Commands, add_command, print_table
 
 
 def add(commands: Commands) -> None:
-    """Adds the command."""
     parser = add_command(commands, "runs", run, "compare finished and running runs in a table")
     parser.add_argument("directory", nargs="+", help="output directories, or directories of them")
     parser.add_argument("--plot", metavar="FILE", help="write a picture (PNG) of the runs' curves")

@@ -16,7 +16,6 @@ _USUAL_PROMPTS = ("query",)
 
 
 def add(commands: Commands) -> None:
-    """Adds the command."""
     parser = add_command(
         commands, "search", run, "print the nearest documents, one line of JSON per query"
     )

@@ -15,7 +15,6 @@ from bertfam_tf.cli.common import Commands, add_command, add_task, loaded_task
 
 
 def add(commands: Commands) -> None:
-    """Adds the command."""
     text = "serve exported models over REST and gRPC on this machine"
     parser = add_command(commands, "serve", run, text)
     add_flags(parser)

@@ -6,7 +6,6 @@ from bertfam_tf.cli.common import Commands, add_command, add_recipe, print_table
 
 
 def add(commands: Commands) -> None:
-    """Adds the command."""
     text = "fine-tune with a recipe for several seeds or values"
     parser = add_command(commands, "sweep", run, text, resumes=True, in_batches=True)
     add_recipe(parser, "for all runs")

@@ -12,7 +12,6 @@ from bertfam_tf.cli.common import Commands, add_command, print_json
 
 
 def add(commands: Commands) -> None:
-    """Adds the command."""
     parser = add_command(commands, "tokenize", run, "show the tokens, ids and byte offsets of text")
     parser.add_argument(
         "path",

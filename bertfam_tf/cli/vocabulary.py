@@ -6,7 +6,6 @@ from bertfam_tf.cli.common import Commands, add_command
 
 
 def add(commands: Commands) -> None:
-    """Adds the command."""
     parser = add_command(commands, "vocabulary", run, "train a vocabulary on text files")
     parser.add_argument("kind", help="wordpiece, byte-bpe, bpe, sentencepiece or words")
     parser.add_argument("--input", nargs="+", required=True, metavar="FILE", help="text in UTF-8")

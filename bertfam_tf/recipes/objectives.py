@@ -87,14 +87,14 @@ def build(
     """
     check(recipe)
     model = recipe.model
-    fields = {"vocab_size": tokenizer.vocab_size}
-    if "pad" in tokenizer.special_ids and hasattr(registry.get(model.family).config, "pad_id"):
+    fields, config = {"vocab_size": tokenizer.vocab_size}, registry.get(model.family).config
+    if "pad" in tokenizer.special_ids and hasattr(config, "pad_id"):
         # The family's default is the id in its published vocabulary.
         fields["pad_id"] = tokenizer.special_ids["pad"]
     fields |= model.overrides
     if recipe.stages and recipe.stages[0].layers is not None:
         fields["num_layers"] = recipe.stages[0].layers
-    if isinstance(recipe.data.train, dict) and _has_languages(model.family):
+    if isinstance(recipe.data.train, dict) and hasattr(config, "num_languages"):
         fields.setdefault("num_languages", len(recipe.data.train))
     if backbone is None:
         backbone, fill = start(
@@ -239,10 +239,6 @@ def check(recipe: PretrainRecipe) -> None:
         )
     if "sbo" in names and recipe.masking.unit != "span":
         raise ValueError(f"masking.unit must be span for sbo, got {recipe.masking.unit}.")
-
-
-def _has_languages(family: str) -> bool:
-    return hasattr(registry.get(family).config, "num_languages")
 
 
 def _inputs(backbone: Backbone, recipe: PretrainRecipe) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from bertfam_tf import parsing
 from bertfam_tf.checkpoints import Checkpoint, CheckpointError
+from bertfam_tf.checkpoints.huggingface import default_labels
 from bertfam_tf.models import Backbone
 from bertfam_tf.names import unknown
 from bertfam_tf.sources import resolve
@@ -182,7 +183,7 @@ def _class_names(
         return count
     stored = checkpoint.head_labels(head) if head else None
     if count is not None and (stored is None or len(stored) != count):
-        return numbered(int(count))
+        return default_labels(int(count))
     if not head:
         raise ValueError(f"The task needs {option}, the names of its labels.")
     if stored is None:
@@ -259,7 +260,7 @@ def _same_outputs(stored: Sequence[str], labels: Sequence[str]) -> bool:
 
     They may have another order. Transformers' default names stand for the labels in order.
     """
-    return sorted(stored) == sorted(labels) or list(stored) == numbered(len(labels))
+    return sorted(stored) == sorted(labels) or list(stored) == default_labels(len(labels))
 
 
 def _reads_same_layers(task: Task, checkpoint: Checkpoint) -> bool:
@@ -268,11 +269,6 @@ def _reads_same_layers(task: Task, checkpoint: Checkpoint) -> bool:
     layers, combine = map(options.get, ("feature_layers", "combine_layers"))
     saved = checkpoint.options.get("feature_layers"), checkpoint.options.get("combine_layers")
     return saved == (list(layers) if isinstance(layers, tuple) else layers, combine)
-
-
-def numbered(count: int) -> list[str]:
-    """Names of labels that only have numbers, as transformers has them."""
-    return [f"LABEL_{i}" for i in range(count)]
 
 
 def tokenizer_and_language(
@@ -324,7 +320,7 @@ def checked_labels(labels: Sequence[str] | int) -> list[str]:
     Raises:
         ValueError: for fewer than two, a repeated one, or one that is not a string.
     """
-    names = list(numbered(int(labels)) if isinstance(labels, int | np.integer) else labels)
+    names = list(default_labels(int(labels)) if isinstance(labels, int | np.integer) else labels)
     repeated = [label for label, count in Counter(names).items() if count > 1]
     if len(names) < 2 or repeated or not all(isinstance(label, str) for label in names):
         raise ValueError(f"labels must be at least two distinct strings, got {names!r}.")

@@ -278,10 +278,7 @@ class TokenTagger(Task):
             return _unpadded(columns, entities["count"])
 
         loop: dict[str, Any] = {"batch_size": batch_size, "language": language}
-        return self._answered(self._entities_of, to_python, x, **loop)
-
-    def _entities_of(self, features: Tensors) -> Tensors:
-        return self._entities(features)
+        return self._answered(self._entities, to_python, x, **loop)
 
     @tf.autograph.experimental.do_not_convert
     def _tags_and_labels(

@@ -324,8 +324,5 @@ def _flops_of(run: Run, recipe: PretrainRecipe, stages: int, flops: Flops) -> li
 
 
 def _markdown(table: Iterable[Sequence[str]]) -> list[str]:
-    return ["| " + " | ".join(_escaped(cell) for cell in line) + " |" for line in table]
-
-
-def _escaped(text: str) -> str:
-    return printable(text).replace("|", "\\|")
+    escaped = ([printable(cell).replace("|", "\\|") for cell in line] for line in table)
+    return [f"| {' | '.join(line)} |" for line in escaped]
