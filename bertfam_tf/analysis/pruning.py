@@ -15,6 +15,7 @@ from bertfam_tf.models.base import plain_weights
 from bertfam_tf.tasks import Task
 from bertfam_tf.training.layouts import splits
 from bertfam_tf.user_warnings import renamed_arguments
+from bertfam_tf.validation import in_range
 
 _HEADS, _UNITS = "heads_per_layer", "intermediate_size"
 
@@ -36,8 +37,7 @@ def least_important(importance: Importance, share: float) -> dict[int, list[int]
     Raises:
         ValueError: if the proportion is not in this range, or leaves a layer without heads.
     """
-    if not 0 <= share < 1:
-        raise ValueError(f"share must be at least 0 and below 1, got {share}.")
+    in_range("share", share, at_least=0, below=1)
     scores = [
         scores_of_layer / max(float(np.linalg.norm(scores_of_layer)), 1e-12)
         for scores_of_layer in importance.heads
@@ -107,8 +107,7 @@ def prune(
                 "importance must be the output of importance(), to choose hidden units."
             )
         for layer, scores in zip(feed_forwards(backbone), importance.units, strict=True):
-            if not 1 <= units <= len(scores):
-                raise ValueError(f"units must be from 1 to {len(scores)}, got {units}.")
+            in_range("units", units, at_least=1, at_most=len(scores), integer=True)
             _keep(kept, layer, np.sort(np.argsort(-scores, kind="stable")[:units]).tolist())
         changed[_UNITS] = units
     smaller = Backbone(

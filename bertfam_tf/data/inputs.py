@@ -401,8 +401,7 @@ def split_rows(x: Any, y: Any, sample_weight: Any, part: float, fields: Fields =
     """
     if isinstance(x, tf.data.Dataset):
         raise ValueError("validation_split is for lists and arrays; take() and skip() split x.")
-    if not 0 < part < 1:
-        raise ValueError(f"validation_split must be above 0 and below 1, got {part}.")
+    in_range("validation_split", part, above=0, below=1)
     members = (_by_name(x, fields), y, sample_weight)
     count = len(next(iter(members[0].values())))
     first = int(count * (1 - part))

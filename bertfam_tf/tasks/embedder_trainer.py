@@ -21,6 +21,7 @@ from bertfam_tf.tasks.preprocessing import SingleRow, rows_of
 from bertfam_tf.tasks.text_learner import TextLearner, is_packed_batch, renamed
 from bertfam_tf.training import accumulation
 from bertfam_tf.training.learner import Untracked, mean_loss
+from bertfam_tf.validation import check, in_range, setting
 
 if TYPE_CHECKING:
     from bertfam_tf.tasks.text_embedder import TextEmbedder
@@ -97,23 +98,19 @@ class EmbedderTrainer(TextLearner):
             rows_in_memory: the former name of ``mini_batch_size``.
         """
 
-        objective: str = "contrastive"
-        temperature: float = 0.05
+        objective: str = setting("contrastive", choices=("contrastive", "cosent", "cosine"))
+        temperature: float = setting(0.05, above=0)
         symmetric: bool = False
         dimensions: list[int] | None = None
         prompts: list[str | None] | None = None
-        mini_batch_size: int | None = None
+        mini_batch_size: int | None = setting(None, at_least=1)
         rows_in_memory: int | None = None
 
         def __post_init__(self) -> None:
             size = _renamed_size(self.mini_batch_size, self.rows_in_memory)
             object.__setattr__(self, "mini_batch_size", size)
             object.__setattr__(self, "rows_in_memory", None)
-            known = ("contrastive", "cosent", "cosine")
-            if self.objective not in known:
-                raise ValueError(
-                    f"trainer.objective must be one of {', '.join(known)}, got {self.objective!r}."
-                )
+            check(self, "trainer")
 
     def __init__(
         self,
@@ -141,10 +138,9 @@ class EmbedderTrainer(TextLearner):
             raise ValueError(unknown("objective", objective, get_args(Similarity)))
         if prompts is not None and len(prompts) != 2:
             raise ValueError(f"prompts must be two names, got {prompts}.")
-        if not 0 < temperature < float("inf"):
-            raise ValueError(f"temperature must be positive, got {temperature}.")
-        if mini_batch_size is not None and mini_batch_size < 1:
-            raise ValueError(f"mini_batch_size must be at least 1, got {mini_batch_size}.")
+        in_range("temperature", temperature, above=0)
+        if mini_batch_size is not None:
+            in_range("mini_batch_size", mini_batch_size, at_least=1, integer=True)
         width = embedder.output_shape[-1]
         widths = [width] if dimensions is None else list(dimensions)
         if not widths or not all(1 <= size <= width for size in widths):

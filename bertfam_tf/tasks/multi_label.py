@@ -35,6 +35,7 @@ from bertfam_tf.tasks.text_classifier import (
 )
 from bertfam_tf.text import Tokenizer
 from bertfam_tf.training.learner import mean_loss
+from bertfam_tf.validation import check
 
 _SHAPES = (
     "a matrix of 0 and 1 (texts, labels), a pandas.DataFrame of them with a column for each "
@@ -46,12 +47,7 @@ _SHAPES = (
 class MultiLabelOptions(ClassifierOptions):
     """Options of ``MultiLabelClassifier``."""
 
-    threshold: float = option(0.5, settable=True, kw_only=True)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.threshold <= 1:
-            raise ValueError(f"threshold must be from 0 to 1, got {self.threshold!r}.")
+    threshold: float = option(0.5, settable=True, kw_only=True, at_least=0, at_most=1)
 
 
 class MultiLabelArguments(PairArguments, total=False):
@@ -122,6 +118,7 @@ class MultiLabelClassifier(TextClassifier):
     @threshold.setter
     def threshold(self, value: float) -> None:
         options = dataclasses.replace(self.options, threshold=float(value))
+        check(options)
         chosen = self._compile_metrics
         compiled = chosen and (chosen._user_metrics, chosen._user_weighted_metrics)
         for metric in keras.tree.flatten(compiled):

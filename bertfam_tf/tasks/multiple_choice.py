@@ -41,13 +41,9 @@ _QUESTION = "question"
 class ChoiceOptions(PairOptions):
     """Options of ``MultipleChoice``."""
 
-    num_choices: int = option(4)
+    num_choices: int = option(4, at_least=2)
     pair: bool | None = option(None, settable=True, kw_only=True)
     truncation: Truncation = option("only_first", kw_only=True)
-
-    def __post_init__(self) -> None:
-        if self.num_choices < 2:
-            raise ValueError(f"num_choices must be at least 2, got {self.num_choices!r}.")
 
 
 class ChoiceArguments(PairArguments, total=False):

@@ -30,21 +30,20 @@ def option(
     default: Any = MISSING,
     *,
     settable: bool = False,
-    choices: Iterable[Any] | None = None,
-    **kwargs: Any,
+    kw_only: bool = MISSING,  # type: ignore[assignment]
+    **rule: Any,
 ) -> Any:
     """Declares a field of ``Options``; the docstring of the task describes it.
 
     Args:
         default: its value if omitted; without a default the option is required.
         settable: whether it may be changed on a task, whose later answers use the new value.
-        choices: all values that it may have; None for any.
-        **kwargs: further arguments of ``dataclasses.field``.
+        kw_only: the same as for ``dataclasses.field``.
+        **rule: the values that it may have: ``choices``, or bounds such as ``at_least``, as for
+            ``validation.Rule``; without these any.
     """
-    metadata: dict[str, Any] = {_SETTABLE: settable}
-    if choices is not None:
-        metadata |= accepts(choices=choices)
-    return field(default=default, metadata=metadata, **kwargs)
+    metadata = {_SETTABLE: settable, **(accepts(**rule) if rule else {})}
+    return field(default=default, kw_only=kw_only, metadata=metadata)
 
 
 def classes() -> Any:

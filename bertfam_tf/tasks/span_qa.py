@@ -52,15 +52,12 @@ class SpanOptions(FeatureOptions):
 
     stride: int | None = option(None)
     max_question: int | None = option(None)
-    max_answer: int = option(30)
-    n_best: int = option(5)
+    max_answer: int = option(30, at_least=1)
+    n_best: int = option(5, at_least=1)
     null_threshold: float | None = option(None, settable=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("max_answer", "n_best"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
         if self.null_threshold is not None:
             if math.isnan(self.null_threshold):
                 raise ValueError("null_threshold must be a number or None, got NaN.")

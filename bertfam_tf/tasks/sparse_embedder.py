@@ -29,11 +29,7 @@ class SparseOptions(Options):
     """Options of ``SparseEmbedder``."""
 
     pooling: Literal["max", "sum"] = option("max", choices=("max", "sum"))
-    max_pieces: int = option(256, settable=True)
-
-    def __post_init__(self) -> None:
-        if self.max_pieces < 1:
-            raise ValueError(f"max_pieces must be at least 1, got {self.max_pieces}.")
+    max_pieces: int = option(256, settable=True, at_least=1)
 
 
 class SparseArguments(OptionArguments, total=False):

@@ -57,12 +57,7 @@ class ClassifierOptions(PairOptions):
 class SingleLabelOptions(ClassifierOptions):
     """Options of ``TextClassifier``."""
 
-    temperature: float = option(1.0, settable=True, kw_only=True)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.temperature < float("inf"):
-            raise ValueError(f"temperature must be above 0, got {self.temperature!r}.")
+    temperature: float = option(1.0, settable=True, kw_only=True, above=0)
 
 
 class SingleLabelArguments(PairArguments, total=False):

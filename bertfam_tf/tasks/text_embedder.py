@@ -72,7 +72,7 @@ class EmbedderOptions(PairOptions):
     pair: bool | None = option(False, settable=True)
     pooling: Pooling | Sequence[Pooling] = option("mean")
     projections: Sequence[Projection | Mapping[str, Any]] = option(())
-    dimensions: int | None = option(None)
+    dimensions: int | None = option(None, at_least=1)
     normalize: bool = option(True)
     prompts: Mapping[str, str] | None = option(None)
     default_prompt: str | None = option(None)
@@ -84,8 +84,6 @@ class EmbedderOptions(PairOptions):
         if unsupported or not kinds:
             known = ", ".join(map(repr, layers.TokenPooling.KINDS))
             raise ValueError(f"pooling must be some of {known}, got {self.pooling!r}.")
-        if self.dimensions is not None and self.dimensions < 1:
-            raise ValueError(f"dimensions must be at least 1, got {self.dimensions}.")
         prompts = dict(self.prompts or {})
         if self.default_prompt and self.default_prompt not in prompts:
             raise ValueError(unknown("prompt", self.default_prompt, prompts))

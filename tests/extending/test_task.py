@@ -28,11 +28,7 @@ from bertfam_tf.training.learner import mean_loss
 class OrderOptions(Options):
     """Options of ``SentenceOrder``."""
 
-    margin: float = option(0.0, settable=True)
-
-    def __post_init__(self):
-        if not 0 <= self.margin < 0.5:
-            raise ValueError(f"margin must be at least 0 and below 0.5, got {self.margin}.")
+    margin: float = option(0.0, settable=True, at_least=0, below=0.5)
 
 
 class OrderTargets(Targets):

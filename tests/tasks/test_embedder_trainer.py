@@ -243,7 +243,7 @@ def test_mistakes(embedder):
     make = bf.EmbedderTrainer
     for options, message in (
         (dict(objective="contrastiv"), "Did you mean 'contrastive'"),
-        (dict(temperature=0), "temperature must be positive, got 0"),
+        (dict(temperature=0), "temperature must be above 0, got 0"),
         (dict(dimensions=(33,)), r"dimensions must be from 1 to 32, got \(33,\)"),
         (dict(prompts=("query", None)), "Unknown prompt 'query'"),
         (dict(mini_batch_size=0), "mini_batch_size must be at least 1"),

@@ -206,6 +206,9 @@ def test_chosen_labels(several, smallest):
     assert all_of_them.predict(TEXTS)[0]["labels"] == NAMES
     with pytest.raises(ValueError, match=r"threshold must be from 0 to 1, got 1\.5"):
         bf.MultiLabelClassifier(backbone, tokenizer, NAMES, threshold=1.5)
+    with pytest.raises(ValueError, match=r"threshold must be from 0 to 1, got -1\.0"):
+        all_of_them.threshold = -1
+    assert all_of_them.threshold == 0.0
 
 
 @pytest.mark.full

@@ -115,6 +115,7 @@ def test_mistakes(sparse):
     for options, message in (
         (dict(pooling="mean"), "pooling must be max or sum, got 'mean'"),
         (dict(max_pieces=0), "max_pieces must be at least 1, got 0"),
+        (dict(max_pieces="8"), "max_pieces must be an integer, got '8'"),
     ):
         with pytest.raises(ValueError, match=message):
             bf.SparseEmbedder(sparse.backbone, sparse.tokenizer, **options)
