@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-from bertfam_tf.data.errors import MARK, as_value_errors
+from bertfam_tf.data.errors import as_value_errors, checked
 
 _WINDOW = 32
 # Shuffle buffer of batches: buckets that are not full are emptied at the end of an epoch, and often
@@ -187,15 +187,8 @@ class TokenBatches:
     def _checked(self, features: dict[str, tf.Tensor]) -> tf.Tensor:
         counts = self.tokens(features)
         longest = tf.reduce_max(counts)
-        text = tf.strings.join(
-            [
-                f"{MARK}batch_tokens is {self.budget}, less than the ",
-                tf.strings.as_string(longest),
-                " tokens of an example.",
-            ]
-        )
-        with tf.control_dependencies([tf.debugging.Assert(longest <= self.budget, [text])]):
-            return tf.identity(counts)
+        before = f"batch_tokens is {self.budget}, less than the "
+        return checked(counts, longest <= self.budget, before, longest, " tokens of an example.")
 
 
 def _geometric(budget: int) -> tuple[int, ...]:

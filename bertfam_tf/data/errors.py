@@ -32,6 +32,30 @@ def as_value_errors() -> Iterator[None]:
         raise ValueError(text.decode("utf-8", "replace")) from None
 
 
+@tf.autograph.experimental.do_not_convert
+def checked(values: tf.Tensor, condition: tf.Tensor, *text: str | tf.Tensor) -> tf.Tensor:
+    """Returns a tensor unchanged, in a graph that raises an error unless a condition holds.
+
+    Args:
+        values: the tensor.
+        condition: bool, of any shape: all have to be true.
+        *text: the parts of the message: texts, and tensors of at most one string or number.
+
+    Raises:
+        InvalidArgumentError: at run time, which ``as_value_errors`` raises as a ``ValueError``.
+    """
+
+    def shown(part: tf.Tensor) -> tf.Tensor:
+        strings = part if part.dtype == tf.string else tf.strings.as_string(part)
+        return strings if part.shape.rank == 0 else tf.strings.reduce_join(strings)
+
+    parts = [part if isinstance(part, str) else shown(part) for part in (MARK, *text)]
+    plain = all(isinstance(part, str) for part in parts)
+    message = "".join(parts) if plain else tf.strings.join(parts)
+    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(condition), [message])]):
+        return tf.identity(values)
+
+
 def marked(rows: Iterable[_T]) -> Iterator[_T]:
     """Marks the errors of Python code that a data set reads from; it keeps only their text."""
     try:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from bertfam_tf.data.errors import MARK
+from bertfam_tf.data.errors import checked
 from bertfam_tf.names import truncated
 
 _SHOWN = 30
@@ -38,9 +38,8 @@ def index_of(values: tf.Tensor, known: Sequence[str], what: str) -> tf.Tensor:
     is_known = tf.reduce_any(matches, axis=-1)
     wrong = tf.boolean_mask(tf.reshape(values, [-1]), tf.reshape(~is_known, [-1]))[:1]
     before, after = not_listed("\0", known, what).split("\0", 1)
-    text = tf.strings.join([MARK, before, tf.strings.reduce_join(wrong), after])
-    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(is_known), [text])]):
-        return tf.argmax(matches, axis=-1, output_type=tf.int32)
+    index = tf.argmax(matches, axis=-1, output_type=tf.int32)
+    return checked(index, is_known, before, wrong, after)
 
 
 def numbers_of(values: tf.Tensor, what: str) -> tf.Tensor:
@@ -66,12 +65,8 @@ def numbers_of(values: tf.Tensor, what: str) -> tf.Tensor:
             f"Each {what} must be a number or a string of one, got {values.dtype.name}."
         )
     right &= tf.math.is_finite(numbers)
-    wrong = tf.boolean_mask(values, ~right)[:1]
-    wrong = wrong if values.dtype == tf.string else tf.strings.as_string(wrong)
     before, after = not_a_number("\0", what).split("\0", 1)
-    text = tf.strings.join([MARK + before, tf.strings.reduce_join(wrong), after])
-    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(right), [text])]):
-        return tf.identity(numbers)
+    return checked(numbers, right, before, tf.boolean_mask(values, ~right)[:1], after)
 
 
 def floats_of(values: Any) -> Any:
@@ -100,10 +95,8 @@ def within(numbers: tf.Tensor, low: float, high: float, what: str) -> tf.Tensor:
     # Cosines of equal vectors may be above 1.
     right = (numbers >= low - _ROUNDING) & (numbers <= high + _ROUNDING)
     wrong = tf.strings.as_string(tf.boolean_mask(numbers, ~right)[:1], shortest=True)
-    message = f"{MARK}Labels of the {what} must be from {low:g} to {high:g}, got "
-    text = tf.strings.join([message, tf.strings.reduce_join(wrong), "."])
-    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(right), [text])]):
-        return tf.identity(numbers)
+    expected = f"Labels of the {what} must be from {low:g} to {high:g}, got "
+    return checked(numbers, right, expected, wrong, ".")
 
 
 def summary(counts: Mapping[str, int], kind: str = "Labels") -> str:

@@ -14,7 +14,7 @@ from keras import ops
 
 from bertfam_tf import heads
 from bertfam_tf.data import targets
-from bertfam_tf.data.errors import MARK
+from bertfam_tf.data.errors import checked
 from bertfam_tf.data.inputs import TEXT, Fields, as_text
 from bertfam_tf.data.labels import decoded, index_of, not_listed
 from bertfam_tf.metrics.compatible import CLASSES
@@ -185,11 +185,8 @@ class _PackedChoices(MultiRow):
                 raise ValueError(f"{expected}{choices.shape[1]}.")
             return choices
         number = tf.shape(choices)[1]
-        text = tf.strings.join([MARK, expected, tf.strings.as_string(number), "."])
-        with tf.control_dependencies(
-            [tf.debugging.Assert(number == self.rows_per_example, [text])]
-        ):
-            return tf.ensure_shape(tf.identity(choices), [None, self.rows_per_example])
+        choices = checked(choices, number == self.rows_per_example, expected, number, ".")
+        return tf.ensure_shape(choices, [None, self.rows_per_example])
 
 
 def _to_python(answers: Tensors, texts: Tensors) -> list[dict[str, Any]]:

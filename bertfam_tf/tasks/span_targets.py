@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from bertfam_tf.data.errors import MARK
+from bertfam_tf.data.errors import checked
 from bertfam_tf.data.inputs import as_text
 from bertfam_tf.data.targets import pairs_of
 from bertfam_tf.metrics.compatible import Compatible
@@ -124,7 +124,7 @@ def _bytes_of_answer(
         int32 (batch,), the first bytes and the bytes after the last; 0 and 0 for no answer.
 
     Raises:
-        InvalidArgumentError: at run time, with ``MARK``, for the first answer that is not in its
+        InvalidArgumentError: at run time, as ``checked``, for the first answer that is not in its
             context.
     """
     context = features[CONTEXT]
@@ -138,25 +138,19 @@ def _bytes_of_answer(
     none = length == 0
     right = none | ((there == bare) & (start >= 0))
     wrong = tf.where(~right)[:1, 0]
-
-    def of_wrong(values: tf.Tensor) -> tf.Tensor:
-        return tf.strings.reduce_join(tf.gather(values, wrong))
-
-    message = tf.strings.join(
-        [
-            MARK + "The answer '",
-            of_wrong(answer),
-            "' to '",
-            of_wrong(features[QUESTION]),
-            "' is not at character ",
-            of_wrong(tf.strings.as_string(start)),
-            " of its context, where '",
-            of_wrong(there),
-            "' was found.",
-        ]
+    begin = checked(
+        tf.where(none, 0, at),
+        right,
+        "The answer '",
+        tf.gather(answer, wrong),
+        "' to '",
+        tf.gather(features[QUESTION], wrong),
+        "' is not at character ",
+        tf.gather(start, wrong),
+        " of its context, where '",
+        tf.gather(there, wrong),
+        "' was found.",
     )
-    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(right), [message])]):
-        begin = tf.where(none, 0, at)
     return begin, tf.where(none, 0, begin + length)
 
 

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from bertfam_tf.data.errors import MARK
+from bertfam_tf.data.errors import checked
 from bertfam_tf.data.inputs import TEXT
 from bertfam_tf.data.labels import decoded, index_of, not_listed
 from bertfam_tf.metrics.compatible import Compatible
@@ -131,19 +131,18 @@ def word_labels(names: Sequence[str], windows: dict[str, Any], labels: tf.Tensor
     expected, given = windows["words"].text.row_lengths(), tags.row_lengths()
     wrong = tf.where(expected != given)[:1, 0]
     begins = tf.strings.substr(tf.gather(windows[TEXT], wrong), 0, _SHOWN)
-    text = tf.strings.join(
-        [
-            MARK + "Words and tags differ in number: ",
-            _shown(tf.gather(expected, wrong)),
-            " and ",
-            _shown(tf.gather(given, wrong)),
-            ", in the text that begins with '",
-            tf.strings.reduce_join(tf.strings.regex_replace(begins, r"\s", " ")),
-            "'.",
-        ]
+    values = checked(
+        tags.values,
+        tf.size(wrong) == 0,
+        "Words and tags differ in number: ",
+        tf.gather(expected, wrong),
+        " and ",
+        tf.gather(given, wrong),
+        ", in the text that begins with '",
+        tf.strings.regex_replace(begins, r"\s", " "),
+        "'.",
     )
-    with tf.control_dependencies([tf.debugging.Assert(tf.size(wrong) == 0, [text])]):
-        return index_of(tags.values, names, "tag")
+    return index_of(values, names, "tag")
 
 
 def word_loss(targets: Any, logits: Any, weights: Any) -> SumAndCount:
@@ -158,10 +157,6 @@ def of_words(logits: Any, inputs: Any, targets: Any) -> tuple[Any, Any]:
     """Logits of each tagged word, at its first token; of all tokens without targets."""
     valid = inputs["padding_mask"] > 0 if targets is None else targets != UNLABELLED
     return logits, keras.ops.cast(valid, "float32")
-
-
-def _shown(numbers: tf.Tensor) -> tf.Tensor:
-    return tf.strings.reduce_join(tf.strings.as_string(numbers))
 
 
 def _sentence(number: int, words: Any) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from bertfam_tf import heads
-from bertfam_tf.data.errors import MARK
+from bertfam_tf.data.errors import checked
 from bertfam_tf.data.inputs import TEXT, Fields
 from bertfam_tf.data.tables import Columns
 from bertfam_tf.models import Backbone
@@ -210,7 +210,7 @@ class ZeroShotClassifier(Task):
         return self._answered(self.answer, self._parts.to_python, x, extend=extend, **loop)
 
 
-_NO_LABELS = f"{MARK}labels must have at least one label for each text, got none."
+_NO_LABELS = "labels must have at least one label for each text, got none."
 _ZERO_SHOT = {
     TEXT: tf.TensorSpec([None], tf.string, TEXT),
     _LABELS: tf.TensorSpec([None, None], tf.string, _LABELS),
@@ -256,9 +256,7 @@ class _PackedLabels(MultiRow):
         labels = features.get(_LABELS)
         if labels is None:
             labels = _repeated(tf.constant(self.labels), texts)
-        some = tf.shape(labels)[1] > 0
-        with tf.control_dependencies([tf.debugging.Assert(some, [_NO_LABELS])]):
-            labels = tf.identity(labels)
+        labels = checked(labels, tf.shape(labels)[1] > 0, _NO_LABELS)
         before, after = self.task.template.split("{}")
         sentences = tf.strings.join([before, labels, after])
         return {**self.pairs(texts, sentences, self.languages.of(features)), _LABELS: labels}
