@@ -472,17 +472,11 @@ def _check(tasks: Mapping[str, Task]) -> None:
             )
         if not task.objectives:
             raise ValueError(f"The task {name!r} has no loss: {type(task).__name__}.")
+        names = f"The tasks {first_name!r} and {name!r}"
         if task.backbone is not first.backbone:
-            raise ValueError(
-                f"The tasks {first_name!r} and {name!r} have two backbones: make both of the same "
-                "object."
-            )
+            raise ValueError(f"{names} have two backbones: make both of the same object.")
         if task.tokenizer.get_config() != first.tokenizer.get_config():
-            raise ValueError(
-                f"The tasks {first_name!r} and {name!r} must have the same tokenizer, got a "
-                f"{type(first.tokenizer).__name__} and a {type(task.tokenizer).__name__} that "
-                "have different arguments."
-            )
+            raise ValueError(f"{names} must have the same tokenizer, with the same arguments.")
         for other in tasks:
             # Their losses and metrics would be mistaken for each other's.
             if name.startswith(f"{other}_"):
