@@ -475,7 +475,8 @@ def _check(tasks: Mapping[str, Task]) -> None:
         names = f"The tasks {first_name!r} and {name!r}"
         if task.backbone is not first.backbone:
             raise ValueError(f"{names} have two backbones: make both of the same object.")
-        if task.tokenizer.get_config() != first.tokenizer.get_config():
+        ours, theirs = first.tokenizer, task.tokenizer
+        if type(ours) is not type(theirs) or ours.get_config() != theirs.get_config():
             raise ValueError(f"{names} must have the same tokenizer, with the same arguments.")
         for other in tasks:
             # Their losses and metrics would be mistaken for each other's.

@@ -120,5 +120,10 @@ def test_answers_of_any_tokenizer_that_pads_on_the_left(family):
     left.layout = dataclasses.replace(left.layout, truncate_left=True)
     changed = bf.TextRegressor(backbone, left, max_length=48)
     assert changed.tokenizer.layout.truncate_left
-    with pytest.raises(ValueError, match="'one' and 'other' must have the same tokenizer"):
-        bf.MultiTask({"one": task, "other": changed})
+    of_another_class = bf.TextRegressor(backbone, left, max_length=48)
+    of_another_class.tokenizer = copy.copy(task.tokenizer)
+    of_another_class.tokenizer.__class__ = type("Another", (type(task.tokenizer),), {})
+    assert of_another_class.tokenizer.get_config() == task.tokenizer.get_config()
+    for wrong in (changed, of_another_class):
+        with pytest.raises(ValueError, match="'one' and 'other' must have the same tokenizer"):
+            bf.MultiTask({"one": task, "other": wrong})
