@@ -124,8 +124,8 @@ class Stage:
     Attributes:
         layers: the number of layers that the model grows to; None keeps its layers.
         steps: the number of training steps.
-        learning_rate: the peak of a schedule for this stage only; None follows the schedule of the
-            whole run.
+        learning_rate: the peak of a schedule for this stage only, of the kind ``train.schedule``;
+            None follows the schedule of the whole run.
         warmup: with a learning rate, the fraction of the stage's steps in which it rises.
         length: the number of tokens of an example; None for ``data.length``.
         batch_size: the number of examples in a batch; None for ``train.batch_size``.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -337,9 +338,8 @@ def _schedule(stages: Sequence[Stage], settings: TrainConfig, total: int) -> Any
     def stage_schedule(stage: Stage, start: int) -> Any:
         if stage.learning_rate is None:
             return whole
-        rise = round(stage.warmup * stage.steps)
-        own = optimizers.WarmupLinearDecay(stage.learning_rate, rise, stage.steps)
-        return optimizers.OffsetSchedule(own, -start)
+        peak = replace(settings, learning_rate=stage.learning_rate, warmup=stage.warmup)
+        return optimizers.OffsetSchedule(optimizers.schedule_of(peak, stage.steps), -start)
 
     return optimizers.PiecewiseSchedule(list(map(stage_schedule, stages, starts)), starts[1:])
 

@@ -10,7 +10,14 @@ import tensorflow as tf
 import bertfam_tf as bf
 from bertfam_tf import heads, layers, registry
 from bertfam_tf.objectives import MaskedTokens
-from bertfam_tf.training import Stage, copied_paths, copy_moments, grow, train_in_stages
+from bertfam_tf.training import (
+    Stage,
+    copied_paths,
+    copy_moments,
+    grow,
+    stacking,
+    train_in_stages,
+)
 from bertfam_tf.training.learner import Learner
 from bertfam_tf.training.optimizers import WarmupLinearDecay, adamw, from_settings, lamb
 from bertfam_tf.training.settings import TrainConfig
@@ -266,6 +273,20 @@ def test_moments_and_rates_of_stages():
     expected = [0.01, 0.01 * 6 / 7, 0.01 * 5 / 7, 0, 0.01, 0.02, 0.01]
     np.testing.assert_allclose(seen.rates, expected, rtol=1e-5)
     assert int(trained.learner.optimizer.iterations) == 7
+
+
+@pytest.mark.parametrize("kind", ["linear", "cosine", "constant"])
+def test_a_stage_with_its_own_rate_has_the_schedule_of_the_settings(kind):
+    stages = [Stage(steps=3), Stage(steps=8, learning_rate=0.02, warmup=0.25)]
+    rate = stacking._schedule(stages, TrainConfig(schedule=kind, warmup=0.0), 11)
+    steps = np.arange(6)
+    falling = {
+        "linear": 1 - steps / 6,
+        "cosine": (1 + np.cos(np.pi * steps / 6)) / 2,
+        "constant": 1,
+    }
+    expected = 0.02 * np.concatenate([[0, 0.5], np.ones(6) * falling[kind]])
+    np.testing.assert_allclose([float(rate(3 + step)) for step in range(8)], expected, rtol=1e-5)
 
 
 @pytest.mark.full
