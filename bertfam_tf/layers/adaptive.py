@@ -171,7 +171,7 @@ class AdaptiveSoftmax(keras.layers.Layer):
         for i, (start, stop) in enumerate(self.clusters[1:], 1):
             inside = ops.logical_and(targets >= start, targets < stop)
             if keras.backend.backend() == "tensorflow":
-                (indices,) = ops.nonzero(inside)  # (targets in the cluster,)
+                indices = self.members(inside, i)  # (targets in the cluster,)
                 within = ops.log_softmax(self._logits(ops.take(x, indices, axis=0), i), axis=-1)
                 within = _chosen(within, ops.take(targets, indices, axis=0) - start)
                 within = ops.scatter(ops.expand_dims(indices, 1), within, ops.shape(targets))
@@ -180,6 +180,13 @@ class AdaptiveSoftmax(keras.layers.Layer):
                 within = _chosen(within, ops.clip(targets - start, 0, stop - start - 1))
             log_probabilities = ops.where(inside, first[:, end + i - 1] + within, log_probabilities)
         return ops.reshape(log_probabilities, shape)
+
+    def members(self, inside, cluster):
+        """Returns the indices of the targets in a cluster, from whether each is.
+
+        Plans, whose shapes must not depend on values, replace it.
+        """
+        return ops.nonzero(inside)[0]
 
     def _logits(self, x, i):
         """Computes the logits of cluster ``i``; the first also has one for each other cluster."""

@@ -45,6 +45,8 @@ def plan(recipe: PretrainRecipe | Recipe, devices: Devices, steps: int | None = 
     * FLOPs: the FLOPs of matrix products, ``2 · m · k · n`` each, forward and backward. They are
       close to 6 for each weight and token (arXiv 2001.08361, section 2.1), and attention's products
       of queries, keys and values. Logits over the vocabulary are only computed at predicted tokens.
+      An adaptive softmax computes each cluster's logits at the cluster's own tokens only, whose
+      number is estimated by Zipf's law: a token's frequency is in proportion to 1 / rank.
     * Memory: weights and two moments in float32, and the step's other tensors at the operation with
       the most live bytes. A tensor lives from the operation that computes it to the last one that
       reads it. For a BERT block these are the tensors of arXiv 2205.05198, section 4.1, and more
@@ -66,9 +68,9 @@ def plan(recipe: PretrainRecipe | Recipe, devices: Devices, steps: int | None = 
             fine-tuning follows from the number of rows in the files.
 
     Raises:
-        ValueError: if the recipe has no number of steps; the model has loops (recurrent networks)
-            or shapes that depend on values (an adaptive softmax); the task's head is over the
-            vocabulary; or the devices cannot divide the batch, heads or widths.
+        ValueError: if the recipe has no number of steps; the model has loops (recurrent networks);
+            the task's head is over the vocabulary; or the devices cannot divide the batch, heads or
+            widths.
     """
     if steps is not None:
         in_range("steps", steps, at_least=1, integer=True)

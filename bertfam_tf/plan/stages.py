@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import keras
@@ -11,6 +13,7 @@ import tensorflow as tf
 
 from bertfam_tf import heads, models, registry, tasks
 from bertfam_tf.checkpoints import Checkpoint
+from bertfam_tf.layers import AdaptiveSoftmax
 from bertfam_tf.models.base import unpadding
 from bertfam_tf.objectives import NextTokens
 from bertfam_tf.objectives.objective import Batch
@@ -133,6 +136,9 @@ def _stream(recipe: PretrainRecipe, vocabulary: int, batch: int, length: int) ->
     fields = {"vocab_size": vocabulary, **model.overrides}
     backbone = models.build(model.family, model.size, **fields)
     head = heads.build(backbone, "causal_lm")
+    for layer in head.parts:
+        if isinstance(layer, AdaptiveSoftmax):
+            layer.members = partial(_expected_members, layer)  # type: ignore[method-assign]
     objective = NextTokens(head)
     tokens = ((batch, length), "int32")
 
@@ -152,6 +158,14 @@ def _stream(recipe: PretrainRecipe, vocabulary: int, batch: int, length: int) ->
         return [total / count]
 
     return StepNetwork([backbone, head], backbone, loss)
+
+
+def _expected_members(layer: AdaptiveSoftmax, inside: tf.Tensor, cluster: int) -> tf.Tensor:
+    """Returns as many indices as a cluster has of the targets by Zipf's law."""
+    # The sum of 1 / rank over the ranks from start + 1 to end.
+    start, end = (2 * bound + 1 for bound in layer.clusters[cluster])
+    share = math.log(end / start) / math.log(2 * layer.clusters[-1][1] + 1)
+    return tf.range(max(1, round(share * inside.shape[0])))
 
 
 def _losses(learner: Learner, outputs: Any, batch: Batch) -> list[Any]:

@@ -163,14 +163,15 @@ def test_stages(recipe):
     assert found.cost == pytest.approx(3.0 * found.hours)
 
 
+STREAM = {"objectives": {"clm": 1.0}, "data": {"format": "stream"}}
 PRETRAINED = {
     "bert": {"objectives": {"mlm": 1.0, "nsp": 1.0}, "data": {"format": "segment_pairs"}},
     "spanbert": {"objectives": {"mlm": 1.0, "sbo": 1.0}, "masking": {"unit": "span"}},
     "albert": {"objectives": {"mlm": 1.0, "sop": 1.0}, "data": {"format": "segment_pairs"}},
     "electra": {"objectives": {"rtd": 50.0}, "generator": {"hidden_size": 8, "num_heads": 1}},
     "xlnet": {"objectives": {"plm": 1.0}},
-    "gpt2": {"objectives": {"clm": 1.0}, "data": {"format": "stream"}},
-    "transformer_xl": {"objectives": {"clm": 1.0}, "data": {"format": "stream"}},
+    "gpt2": STREAM,
+    "transformer_xl": STREAM,
     "distilbert": {}, "roberta": {}, "xlm_roberta": {}, "tinybert": {},
 }  # fmt: skip
 _OWN = {
@@ -194,6 +195,23 @@ def test_families(recipe, family):
     [split] = planned(file, count=2, tensor_parallel=2).stages
     assert split.weights < one.weights
     assert split.tensor_bytes > 0
+
+
+@pytest.mark.extended
+def test_clusters_of_an_adaptive_softmax_by_hand(recipe):
+    overrides = {**_OWN["transformer_xl"], "div_val": 1, "hidden_size": WIDTH, "num_layers": 1,
+                 "num_heads": HEADS, "intermediate_size": INNER, "vocab_size": TOKENS}  # fmt: skip
+    found = []
+    for cutoffs in ([], [40, 100]):
+        model = {"overrides": {**overrides, "cutoffs": cutoffs}}
+        file = recipe("transformer_xl", model=model, **STREAM)
+        [stage] = planned(file).stages
+        found.append(stage.flops_per_token)
+    assert plan.flops_per_token(plan.read(file)) == pytest.approx(found[1], rel=0.1)
+    # The sum of 1 / rank is 4.28 up to 40, 5.19 up to 100 and 6.57 up to 400.
+    tokens = BATCH * LENGTH
+    logits = tokens * 42 + round(tokens * 0.136) * 60 + round(tokens * 0.207) * 300
+    assert found[0] - found[1] == 6 * WIDTH * (TOKENS - logits / tokens)
 
 
 @pytest.mark.full
