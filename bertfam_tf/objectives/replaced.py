@@ -50,9 +50,11 @@ class SampledTokens(keras.layers.Layer):
         length = ops.shape(token_ids)[1]
         counted = ops.expand_dims(ops.cast(weights > 0, token_ids.dtype), -1)
         hits = ops.cast(ops.equal(at, ops.arange(length, dtype=positions.dtype)), token_ids.dtype)
-        hits = hits * counted  # (batch, predictions, length)
+        # One more at the end, because TensorFlow has no argmax of no predictions.
+        hits = ops.pad(hits * counted, ((0, 0), (0, 1), (0, 0)))  # (batch, predictions + 1, length)
+        sampled = ops.pad(ops.cast(sampled, token_ids.dtype), ((0, 0), (0, 1)))
         index = ops.argmax(hits, axis=1)  # (batch, length)
-        replacements = ops.take_along_axis(ops.cast(sampled, token_ids.dtype), index, axis=1)
+        replacements = ops.take_along_axis(sampled, index, axis=1)
         return ops.where(ops.max(hits, axis=1) > 0, replacements, token_ids)
 
     def compute_output_spec(self, hidden, token_ids, positions, weights):

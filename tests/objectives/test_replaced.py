@@ -111,6 +111,20 @@ def test_losses_and_gradients(made):
     assert generator.parts["layer_0"] is not discriminator.parts["layer_0"]
 
 
+@pytest.mark.extended
+def test_a_batch_without_predictions(made):
+    """Such as the last one of a pass, with one short example."""
+    *_, learner = made
+    inputs, targets, _ = _batch(2)
+    none = {name: inputs[name][:, :0] for name in ("positions", "weights")}
+    given = {**inputs, **none}
+    np.testing.assert_array_equal(learner(given)["token_ids"], inputs["token_ids"])
+    learner.compile("sgd")
+    found = learner.evaluate(given, {**targets, "token_ids": none["positions"]}, return_dict=True)
+    assert found["masked_lm"] == 0
+    assert found["rtd"] > 0
+
+
 @pytest.mark.full
 def test_fit(made):
     *_, learner = made
