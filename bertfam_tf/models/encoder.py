@@ -258,7 +258,8 @@ def encode(
     Returns:
         The dict that ``Backbone`` returns; hidden states and scores have an entry for each block.
         ``first_token`` comes from a last block that computes nothing else, so that a graph in
-        which only that output is read leaves the rest of the last block out.
+        which only that output is read leaves the rest of the last block out; but not in models that
+        name an output of the whole last block, such as for MLM and NSP together.
     """
     if blocks is None:
         counts = heads_per_layer(config)
@@ -298,7 +299,7 @@ def encode(
         hidden_states.append(x)
         attention_scores += scores
         masks += [options["attention_mask"]] if scores else []
-    if plain and blocks:
+    if plain and blocks and not parts.names("sequence_output", "hidden_states"):
         before = hidden_states[-2]
         first = layers.first_tokens(before, layout)  # (batch, hidden)
         first, *_ = blocks[-1](before, query=first, **arguments(len(blocks) - 1))

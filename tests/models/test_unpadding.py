@@ -156,7 +156,8 @@ def test_outputs_by_name_are_those_of_the_whole(family, unpadded):
             assert list(found) == [name]
             keras.tree.map_structure(np.testing.assert_array_equal, found[name], whole[name])
         both = backbone(given, outputs=["sequence_output", "first_token"])
-    np.testing.assert_array_equal(both["first_token"], whole["first_token"])
+    # From the whole last block, which is computed for the sequence.
+    np.testing.assert_allclose(both["first_token"], whole["first_token"], rtol=1e-9, atol=1e-9)
     assert set(both) == {"sequence_output", "first_token"}
 
 

@@ -68,6 +68,18 @@ def test_by_hand(recipe):
     assert (stage.data_bytes, stage.tensor_bytes) == (0, 0)
 
 
+@pytest.mark.extended
+def test_a_head_on_the_first_token_computes_no_block_again(recipe):
+    data = {"format": "segment_pairs"}
+    [alone], [both] = (
+        planned(recipe(objectives=dict.fromkeys(names, 1.0), data=data)).stages
+        for names in (["mlm"], ["mlm", "nsp"])
+    )
+    # The pooler and the classifier, forward and backward, of one token of each example.
+    more = 3 * 2 * (WIDTH * WIDTH + 2 * WIDTH) / LENGTH
+    assert both.flops_per_token - alone.flops_per_token == more
+
+
 @pytest.mark.full
 def test_activations_are_those_that_gradients_read(recipe):
     """The difference that one more block makes, in float32 elements of a token."""
