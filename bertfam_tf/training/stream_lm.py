@@ -157,7 +157,7 @@ class StreamLM(Learner):
             ``heads.build(backbone, "causal_lm")``.
 
     Raises:
-        ValueError: if the head does not predict the next token.
+        ValueError: if the head does not predict the next token, or the backbone is not causal.
     """
 
     tracker = SingleLossTracker
@@ -166,6 +166,11 @@ class StreamLM(Learner):
         if head.reads != "sequence_output":
             raise ValueError(
                 f"The {head.name} of {backbone.family} does not predict the next token."
+            )
+        if getattr(backbone.config, "attn_type", "uni") != "uni":
+            raise ValueError(
+                f"backbone must be causal, got {backbone.family} with attn_type "
+                f"{backbone.config.attn_type!r}: its tokens attend to the ones that they predict."
             )
         policy = backbone.dtype_policy  # which may differ from the global one
         reader = ReadMemory(backbone.input.get("memory", ()), name="read_memory", dtype=policy)

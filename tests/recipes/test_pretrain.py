@@ -45,6 +45,14 @@ def _learner(family, **overrides):
 IDS = np.random.default_rng(1).integers(0, 20, 60).astype("int32")
 
 
+@pytest.mark.extended
+def test_tokens_must_not_see_the_ones_that_they_predict():
+    with pytest.raises(ValueError, match="must be causal, got xlnet with attn_type 'bi'"):
+        _learner("xlnet")
+    perplexity = _learner("xlnet", attn_type="uni").perplexity({"a": IDS}, verbose=False)
+    assert perplexity["a"] > 20
+
+
 @pytest.mark.full
 def test_segments_with_a_memory_are_as_good_as_the_whole():
     learner = _learner("transformer_xl", **TXL)
