@@ -299,12 +299,13 @@ def _save(
     directory: RunDirectory,
 ) -> None:
     by_language = "language_ids" in pretraining.backbone.token_inputs
+    length = recipe.data.length
     with atomic(directory.path / MODEL) as target:
         target.mkdir()
         pretrained.write(
             target,
             pretraining,
             tokenizer,
-            length=recipe.data.length,
+            length=max((s.length or length for s in recipe.stages), default=length),
             languages=_languages(recipe) if by_language else None,
         )

@@ -270,6 +270,16 @@ def test_a_model_that_grows(recipe, tmp_path):
         pretrain(other)
 
 
+@pytest.mark.extended
+def test_a_model_without_positions_takes_texts_of_the_longest_stage(recipe):
+    stages = [{"steps": 1, "length": 12}, {"steps": 1, "length": 40}]
+    changes = {"stages": stages, "train": {"steps": None, "epochs": 3}}
+    made = load_recipe(recipe("xlnet", {"plm": 1.0}, **changes), kind=PretrainRecipe)
+    pretrain(made)
+    config = json.loads(Path(made.output, "model", "tokenizer_config.json").read_text())
+    assert config["model_max_length"] == 40
+
+
 @pytest.mark.full
 def test_masks_at_the_spans_of_a_tagger(recipe, smallest, tiny, tmp_path):
     tagger = bf.TokenTagger.from_pretrained(smallest, ["O", "B-PER", "B-LOC"])
