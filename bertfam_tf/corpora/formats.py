@@ -51,7 +51,12 @@ def full_sentences(
     """
     pending: list[int] = []
     for document in documents:
-        if pending and separator is not None and len(pending) < length:
+        # Not after another one: a document may have no tokens.
+        if (
+            separator is not None
+            and len(pending) < length
+            and pending[-1:] not in ([], [separator])
+        ):
             pending.append(separator)
         for sentence in _pieces(document, length):
             if len(pending) + len(sentence) > length:

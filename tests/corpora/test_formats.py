@@ -36,6 +36,12 @@ def test_full_sentences():
     ]
 
 
+def test_a_document_without_tokens_adds_no_separator():
+    documents = [[[]], [[11, 12]], [[], []], [], [[21]]]
+    expected = [Segments([11, 12, 9, 21], [], None)]
+    assert list(full_sentences(documents, 6, separator=9)) == expected
+
+
 def test_doc_sentences():
     assert list(doc_sentences(TOY, 9)) == [
         Segments([101, 102, 103, 104, 105, 106], [], None),
