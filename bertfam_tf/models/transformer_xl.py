@@ -52,6 +52,9 @@ class TransformerXlConfig(relative.RelativeConfig):
 
 def wire(config: TransformerXlConfig, parts: Parts) -> tuple[dict, dict]:
     """Wires an adaptive embedding, and blocks that attend to the memory and to earlier tokens."""
+    window = config.mem_len if config.same_length else None
+    if window == 0:
+        raise ValueError("same_length must be false with mem_len 0: no token would attend to any.")
     inputs = relative.inputs(config, parts)
     tokens, memory = inputs["token_ids"], inputs["memory"][0]
     x = parts(
@@ -67,7 +70,6 @@ def wire(config: TransformerXlConfig, parts: Parts) -> tuple[dict, dict]:
     positions = parts("positions", layers.RelativePositions, config.hidden_size, config.clamp_len)(
         tokens, memory
     )
-    window = config.mem_len if config.same_length else None
     mask = parts("mask", layers.MemoryMask)(inputs["padding_mask"], memory, tokens)
     distances = parts("distances", layers.Distances)(tokens, memory)
     mask = ops.logical_and(mask, layers.causal_mask(distances, window))

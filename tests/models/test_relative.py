@@ -453,3 +453,9 @@ def test_published_configs(caplog):
         family, config = huggingface.translate(values)
         assert config == family.config.from_dict(family.sizes[size])
     assert not caplog.records
+
+
+def test_a_window_without_keys():
+    with pytest.raises(ValueError, match="same_length must be false with mem_len 0"):
+        bf.build("transformer_xl", "tiny", mem_len=0)
+    bf.build("transformer_xl", "tiny", mem_len=0, same_length=False)
