@@ -156,9 +156,10 @@ class Masking:
         special = self.is_special(token_ids)
         candidates = real & ~special
         draw = Numbers(seeds)
+        index = token_index(real)
         count = self._count(candidates, draw)
         if self.unit == "piece" and len(self._cumulative) == 1:
-            selected = _top(draw.positions(_PIECE, token_ids), candidates, count)
+            selected = _top(draw.positions(_PIECE, index), candidates, count)
         else:
             span_numbers = tf.zeros_like(token_ids)
             if spans is not None:
@@ -167,7 +168,7 @@ class Masking:
             if self.unit == "given" and self.words == 0:
                 candidates &= span_numbers > 0
             selected = self._runs(units, span_numbers > 0, special, candidates, count, draw)
-        return self._replaced(token_ids, selected, draw)
+        return self._replaced(token_ids, selected, draw, index)
 
     def is_special(self, token_ids: tf.Tensor) -> tf.Tensor:
         """Returns where tokens are special, and never selected; bool, of the same shape."""
@@ -252,7 +253,9 @@ class Masking:
         spans, words = (tf.reduce_any(free & kind, axis=1) for kind in (span_tokens, ~span_tokens))
         return span_tokens != (words & (~spans | (number < self.words)))[:, None]
 
-    def _replaced(self, token_ids: tf.Tensor, selected: tf.Tensor, draw: Numbers) -> Masked:
+    def _replaced(
+        self, token_ids: tf.Tensor, selected: tf.Tensor, draw: Numbers, index: tf.Tensor
+    ) -> Masked:
         before = _before(selected, False)
         after = tf.pad(selected, [[0, 0], [0, 1]])[:, 1:]
         position = tf.cumsum(tf.ones_like(token_ids), axis=1, exclusive=True)
@@ -261,10 +264,10 @@ class Masking:
         backwards = tf.where(selected & ~after, length - position, 0)
         ends = length - _running_maximum(backwards[:, ::-1])[:, ::-1]
 
-        fate = draw.positions(_REPLACE, token_ids)
+        fate = draw.positions(_REPLACE, index)
         if self.together:
             fate = tf.gather(fate, starts, batch_dims=1)
-        random = draw.positions(_RANDOM, token_ids) * len(self._ordinary)
+        random = draw.positions(_RANDOM, index) * len(self._ordinary)
         random = tf.gather(self._ordinary, tf.cast(random, tf.int32))
         other = tf.where(fate < self.masked, self._mask_id, random)
         replaced = tf.where(fate < self.masked + self.random, other, token_ids)
@@ -413,13 +416,25 @@ class Numbers:
         """Returns float32 (batch,)."""
         return _unit(_mixed(self._of(purpose) + tf.cast(step, tf.uint32)))
 
-    def positions(self, purpose: int, like: tf.Tensor) -> tf.Tensor:
-        """Returns float32 (batch, length); the numbers do not depend on the length."""
-        index = tf.cast(tf.range(tf.shape(like)[1]), tf.uint32)
-        return _unit(_mixed(self._of(purpose)[:, None] + index))
+    def positions(self, purpose: int, index: tf.Tensor) -> tf.Tensor:
+        """Returns float32 (batch, length) for the indices of ``token_index``."""
+        return _unit(_mixed(self._of(purpose)[:, None] + tf.cast(index, tf.uint32)))
 
     def _of(self, purpose: int) -> tf.Tensor:
         return _mixed(self._state + np.uint32(purpose * 0x85EBCA6B % 2**32))
+
+
+def token_index(real: tf.Tensor) -> tf.Tensor:
+    """Returns the index of each real token of a row, whatever the padding on either side.
+
+    Args:
+        real: bool (batch, length).
+
+    Returns:
+        int32 (batch, length); at padding the position in the row.
+    """
+    position = tf.cumsum(tf.ones_like(real, tf.int32), axis=1, exclusive=True)
+    return tf.where(real, tf.cumsum(tf.cast(real, tf.int32), axis=1, exclusive=True), position)
 
 
 def _mixed(x: tf.Tensor) -> tf.Tensor:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from bertfam_tf.corpora.masking import ORDER, Masking, Numbers
+from bertfam_tf.corpora.masking import ORDER, Masking, Numbers, token_index
 
 
 class Permuted(NamedTuple):
@@ -44,17 +44,18 @@ class Permutation:
     def __call__(self, token_ids: Any, padding_mask: Any, seeds: Any) -> Permuted:
         """Draws an order for a batch; the arguments are the same as for ``Masking``."""
         masked = self.masking(token_ids, padding_mask, seeds)
-        order = self.order(token_ids, masked.positions, masked.weights, seeds)
+        order = self.order(token_ids, masked.positions, masked.weights, seeds, padding_mask)
         return Permuted(*order, masked.targets, masked.weights)
 
     def order(
-        self, token_ids: Any, positions: Any, weights: Any, seeds: Any
+        self, token_ids: Any, positions: Any, weights: Any, seeds: Any, padding_mask: Any = None
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the order of a batch whose predictions are known.
 
         Args:
             token_ids, seeds: the same as for ``Masking``.
             positions, weights: (batch, predictions), the fields of ``Masked``.
+            padding_mask: the same as for ``Masking``; None without padding on the left.
 
         Returns:
             ``perm_mask`` and ``target_mapping``, as in ``Permuted``.
@@ -66,7 +67,9 @@ class Permutation:
         predicted = tf.reduce_sum(mapping, axis=1) > 0  # (batch, length)
         ordered = predicted | self.masking.is_special(token_ids)
         # The order of all tokens; those that come first share the smallest.
-        order = tf.where(ordered, Numbers(seeds).positions(ORDER, token_ids), -1.0)
+        real = tf.ones_like(token_ids) if padding_mask is None else padding_mask
+        index = token_index(tf.cast(real, tf.bool))
+        order = tf.where(ordered, Numbers(seeds).positions(ORDER, index), -1.0)
         not_before = order[:, None, :] >= order[:, :, None]
         itself = tf.eye(length, dtype=tf.bool)[None] & ~predicted[:, None, :]
         hidden = not_before & ordered[:, None, :] & ~itself

@@ -309,7 +309,11 @@ def _permuted_tokens(
         inputs: Mapping[str, tf.Tensor], targets: Mapping[str, tf.Tensor], weights: tf.Tensor
     ) -> tuple:
         hidden, mapping = permutation.order(
-            inputs["token_ids"], targets["positions"], weights, targets["seeds"]
+            inputs["token_ids"],
+            targets["positions"],
+            weights,
+            targets["seeds"],
+            inputs["padding_mask"],
         )
         selected, _, _ = select(inputs, targets, weights)
         selected |= {"perm_mask": hidden, "target_mapping": mapping}

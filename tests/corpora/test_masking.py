@@ -253,6 +253,8 @@ def test_only_the_seed_decides(tokenizer, mode):
     # More padding changes nothing.
     wider = [np.pad(x, [[0, 0], [0, 9]]) for x in (ids, mask)]
     np.testing.assert_array_equal(masking(*wider, seeds).token_ids[:, :60], whole.token_ids)
+    wider = [np.pad(x, [[0, 0], [9, 0]]) for x in (ids, mask)]
+    np.testing.assert_array_equal(masking(*wider, seeds).token_ids[:, 9:], whole.token_ids)
     other = masking(ids, mask, _seeds(28, seed=1)).token_ids
     assert (other.numpy() != whole.token_ids.numpy()).any()
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 import bertfam_tf as bf
 from bertfam_tf import heads
 from bertfam_tf.corpora import Masking, Permutation, ngrams
-from bertfam_tf.corpora.masking import ORDER, Numbers
+from bertfam_tf.corpora.masking import ORDER, Numbers, token_index
 from bertfam_tf.objectives import PermutedTokens
 from bertfam_tf.objectives.objective import Batch
 from bertfam_tf.text import WordPieceTokenizer
@@ -18,6 +18,15 @@ from tests.corpora.test_masking import CLS, PAD, PIECES, SEP, _rows, _seeds
 @pytest.fixture(scope="module")
 def permutation():
     return Permutation(Masking(WordPieceTokenizer(PIECES), 1 / 4, "word", ngrams(5)))
+
+
+def test_padding_on_the_left_changes_no_order(permutation):
+    ids, mask = _rows(9, length=20)
+    wider = (np.pad(x, [[0, 0], [3, 0]]) for x in (ids, mask))
+    found, wanted = permutation(*wider, _seeds(9)), permutation(ids, mask, _seeds(9))
+    np.testing.assert_array_equal(found.targets, wanted.targets)
+    real = mask[:, None] * mask[:, :, None]
+    np.testing.assert_array_equal(found.perm_mask[:, 3:, 3:] * real, wanted.perm_mask * real)
 
 
 def test_order(permutation):
@@ -70,7 +79,7 @@ def test_masks_are_those_of_the_published_code(permutation):
     ids[:, [9, 22]], ids[:, 23] = SEP, CLS  # XLNet's layout: a, b, and both at their ends
     mask, seeds = np.ones_like(ids), _seeds(20, 7)
     found = permutation(ids, mask, seeds)
-    draws = Numbers(seeds).positions(ORDER, tf.constant(ids)).numpy()
+    draws = Numbers(seeds).positions(ORDER, token_index(tf.constant(mask > 0))).numpy()
     for row in range(20):
         predicted = found.target_mapping.numpy()[row].sum(0) > 0
         index = np.argsort(np.argsort(draws[row]))
