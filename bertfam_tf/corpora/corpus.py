@@ -61,9 +61,16 @@ class Corpus(TextExamples, FormedExamples):
         self.sentences = sentences
 
     def count_sentences(self) -> int:
-        """Returns the number of sentences, which reads all files."""
+        """Returns the number of sentences, which reads all files.
+
+        Raises:
+            ValueError: if the files have no text.
+        """
         documents = read_documents(self.files, self.documents, self.sentences)
-        return sum(1 for document in documents for _ in document)
+        number = sum(1 for document in documents for _ in document)
+        if not number:
+            raise self._empty()
+        return number
 
     def _formed(self, seed: int) -> Iterator[Segments]:
         example = None
@@ -71,7 +78,7 @@ class Corpus(TextExamples, FormedExamples):
         for example in self.format.form(documents, seed, in_turns=self.documents == "file"):
             yield example
         if example is None:
-            raise ValueError(f"There is no text in {join_names(map(str, self.files))}.")
+            raise self._empty()
 
     def _labels(self) -> Counter[int | None]:
         labels: Counter[int | None] = Counter()
@@ -83,6 +90,9 @@ class Corpus(TextExamples, FormedExamples):
 
     def _source(self) -> str:
         return join_names(map(str, self.files))
+
+    def _empty(self) -> ValueError:
+        return ValueError(f"There is no text in {self._source()}.")
 
     def _batched(
         self, batch_size: int, copies: int | None, passes: int | None, start: int

@@ -178,6 +178,13 @@ def test_languages_are_drawn_by_a_power_of_their_sizes(files, tokenizer, exponen
     assert found == pytest.approx(share, abs=0.03)
 
 
+def test_a_language_without_text(files, tokenizer):
+    (files / "blank").write_text("\n \n")
+    corpora = {i: Corpus([files / name], tokenizer, 32) for i, name in enumerate(("fr", "blank"))}
+    with pytest.raises(ValueError, match=r"There is no text in .*blank"):
+        Languages(corpora).batches(4, Masking(tokenizer), passes=None)
+
+
 @pytest.fixture
 def recipe(tiny, files):
     def make(family="xlm", objectives=None, output="run", **changes):
