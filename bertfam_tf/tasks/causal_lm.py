@@ -245,6 +245,7 @@ class CausalLM(ScoresTexts, Task):
         stops = self._stop_ids(stop_tokens)
         encoded = tf.constant([text.encode("utf-8", "replace") for text in texts])
         numbers = _seed(seed)
+        self._forget_graphs_without_lora()
         if callback is None:
             written = as_text(self._compiled_loop(chosen, stops)(encoded, numbers))
         else:

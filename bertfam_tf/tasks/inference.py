@@ -15,6 +15,7 @@ from bertfam_tf.data.inputs import LANGUAGE, TEXT_PAIR, Fields, batches, texts_o
 from bertfam_tf.data.tables import Columns
 from bertfam_tf.data.targets import Target
 from bertfam_tf.models import Backbone
+from bertfam_tf.models.base import dense_layers
 from bertfam_tf.names import NO_TEXT
 from bertfam_tf.tasks.components import TaskComponents
 from bertfam_tf.tasks.preprocessing import PACKED
@@ -267,6 +268,7 @@ class TaskInference:
             function: takes the features; or the whole batch if ``labelled``.
             language: the language of the texts; None for their own or the task's.
         """
+        self._forget_graphs_without_lora()
         languages = self._parts.preprocessor.languages
         language_id = None if language is None else languages.id_of(language)
         key = (function, language_id)
@@ -282,6 +284,19 @@ class TaskInference:
     def forget_graphs(self) -> None:
         """Discards traced functions, after a change of the layers or of an option."""
         self._graphs: dict[Any, Any] = {}
+        self._adapted_layers = self._count_adapted_layers()
+
+    def _forget_graphs_without_lora(self) -> None:
+        """Discards graphs that were traced before layers got LoRA's updates.
+
+        ``compile`` is not enough: several tasks may share a backbone, and other models, such as an
+        ``EmbedderTrainer``, are compiled to train it.
+        """
+        if self._adapted_layers != self._count_adapted_layers():
+            self.forget_graphs()
+
+    def _count_adapted_layers(self) -> int:
+        return sum(layer.lora_enabled for layer in dense_layers(self))
 
     def _run(
         self,

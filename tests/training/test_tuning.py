@@ -6,6 +6,7 @@ import pytest
 
 import bertfam_tf as bf
 from bertfam_tf.training import optimizers, tuning
+from tests import published
 from tests.selection import wirings
 
 TEXTS, LABELS = ["a fine film", "a dull one", "fine", "dull"] * 2, [1, 0, 1, 0] * 2
@@ -96,6 +97,31 @@ def test_lora(task, tmp_path):
     assert not any("lora" in v.path for v in found.weights)
     for a, b in zip(task.predict(TEXTS), found.predict(TEXTS), strict=True):
         np.testing.assert_allclose(a["scores"], b["scores"], atol=1e-5)
+
+
+@pytest.mark.extended
+def test_answers_after_another_model_trained_lora(smallest):
+    embedder = bf.TextEmbedder.from_pretrained(smallest)
+    before = embedder.predict(TEXTS)
+    tuning.add_lora(embedder.backbone, 2)
+    trainer = bf.EmbedderTrainer(embedder)
+    trainer.compile(keras.optimizers.SGD(5.0))
+    trainer.fit({"text": ["fine", "dull"], "text_pair": ["film", "a"]}, epochs=2, verbose=0)
+    expected = embedder.answer({"text": keras.ops.convert_to_tensor(TEXTS)})["embedding"]
+    assert np.abs(expected - before).max() > 1e-3
+    np.testing.assert_allclose(embedder.predict(TEXTS), expected, atol=1e-6)
+
+
+@pytest.mark.extended
+def test_generation_after_lora():
+    task = published.task("CausalLM", "gpt2")
+    before = task.generate("a good film", max_new_tokens=8)
+    tuning.add_lora(task.backbone, 2)
+    for variable in task.backbone.trainable_weights:
+        variable.assign(np.random.default_rng(0).normal(size=variable.shape))
+    after = task.generate("a good film", max_new_tokens=8)
+    task.forget_graphs()
+    assert before != after == task.generate("a good film", max_new_tokens=8)
 
 
 @pytest.mark.extended
