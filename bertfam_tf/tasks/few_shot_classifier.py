@@ -210,6 +210,16 @@ class FewShotClassifier(TextClassifier):
         return self._parts.embedder  # type: ignore[attr-defined]
 
     @property
+    def language(self) -> str | int | None:
+        return super().language
+
+    @language.setter
+    def language(self, language: str | int) -> None:
+        TextClassifier.language.fset(self, language)  # type: ignore[attr-defined]
+        # ``fit`` reads its vectors, from graphs and with options of its own.
+        self.embedder.language = language
+
+    @property
     def projection_layers(self) -> list[keras.layers.Dense]:
         """The dense layers on the pooled vector."""
         return self.embedder.projection_layers

@@ -15,6 +15,7 @@ from bertfam_tf.export.tflite import interpreter
 from bertfam_tf.sources import CheckpointError
 from bertfam_tf.tasks.few_shot_classifier import Examples
 from bertfam_tf.tasks.logistic_regression import fit_logistic_regression
+from tests import published
 
 LABELS = ["bad", "good"]
 TEXTS = ["a good film", "the good cast", "bad", "a bad plot", "great", "dull"]
@@ -56,6 +57,24 @@ def test_a_frozen_embedder(smallest):
     held_out = TEXTS, GIVEN, [0.0] * 6
     history = clf.fit(TEXTS, GIVEN, validation_data=held_out, **FIT | {"epochs": 0}).history
     assert history["val_loss"] == [0.0]
+
+
+@pytest.mark.extended
+def test_a_change_of_the_language():
+    """The embedder, which has graphs of its own, follows: ``fit`` reads its vectors."""
+    tokenizer = published.tokenizer("xlm")
+    shape = dict(hidden_size=16, num_layers=1, num_heads=2, intermediate_size=16, num_languages=2)
+    backbone = bf.build("xlm", "tiny", vocab_size=tokenizer.vocab_size, **shape)
+    for i, variable in enumerate(backbone.weights):
+        variable.assign_add(np.random.default_rng(i).normal(0, 0.3, variable.shape))
+    clf = bf.FewShotClassifier(backbone, tokenizer, LABELS, language_id=0)
+    clf.fit(TEXTS, GIVEN, **FIT | {"epochs": 0})
+    before = clf.embedder.predict(TEXTS)
+    clf.language = 1
+    clf.fit(TEXTS, GIVEN, **FIT | {"epochs": 0})
+    _check_head(clf, clf.predict(TEXTS))
+    assert np.abs(clf.embedder.predict(TEXTS) - before).max() > 0.01
+    assert clf.embedder.options.language_id == clf.options.language_id == 1
 
 
 @pytest.mark.extended
