@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from bertfam_tf.analysis.attention import AttentionMaps
+from bertfam_tf.analysis.tokens import PROMPT
 
 # Tokens on either side that are near.
 _NEAR = 2
@@ -55,9 +56,10 @@ def patterns(maps: AttentionMaps) -> list[list[Pattern]]:
     places = np.arange(len(words))
     near = np.abs(places[:, np.newaxis] - places) <= _NEAR
     texts = np.full(len(words), -1)
-    names = list(dict.fromkeys(word.feature for word in maps.example.words))
-    for word in maps.example.words:
-        texts[list(word.tokens)] = names.index(word.feature)
+    features = [word.feature for word in maps.example.words]
+    names = list(dict.fromkeys(name for name in features if name != PROMPT))
+    for name, word in zip(features, maps.example.words, strict=True):
+        texts[list(word.tokens)] = 0 if name == PROMPT else names.index(name)
     within = texts[:, np.newaxis] == texts if len(names) > 1 else np.zeros_like(near)
     near, within = (mask[words][:, words] for mask in (near, within))
     special = _excess(maps.example.special.mean())

@@ -14,6 +14,8 @@ from bertfam_tf.tasks.preprocessing import WindowedPreprocessor
 
 # Larger than all ids: codes that replace tokens while an example is packed.
 _FIRST_CODE = 1 << 24
+# The feature of words of a prompt, which precedes the first text.
+PROMPT = "prompt"
 
 
 class Word(NamedTuple):
@@ -21,7 +23,8 @@ class Word(NamedTuple):
 
     Fields:
         text: the word.
-        feature: the name of the text that it is from, such as ``text_pair``.
+        feature: the name of the text that it is from, such as ``text_pair``; ``prompt`` for a word
+            of the task's default prompt.
         start, end: the word's byte range in that text.
         tokens: its positions in the packed example.
     """
@@ -115,7 +118,17 @@ def packed_example(task: Task, texts: dict[str, str]) -> Example:
             tokens = (position,)
         text = content[start:end].decode("utf-8", "replace").strip()
         words.append(Word(text, name, int(start), int(end), tokens))
-    return Example(inputs, shown, words)
+    size = len(prompt.encode())
+    return Example(inputs, shown, [_without_prompt(w, size, names[0]) for w in words])
+
+
+def _without_prompt(word: Word, size: int, first: str) -> Word:
+    """Converts a word of a first text that begins with a prompt of ``size`` bytes."""
+    if word.feature != first or not size:
+        return word
+    if word.end <= size:
+        return word._replace(feature=PROMPT)
+    return word._replace(start=max(word.start - size, 0), end=word.end - size)
 
 
 def _tagged_words(encoded: dict[str, Any], feature: str, real: tf.Tensor) -> list[Word]:

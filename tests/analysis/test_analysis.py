@@ -76,6 +76,18 @@ def test_words(classifier, text, words):
     assert covered == list(range(1, len(found.names) - 1))
 
 
+def test_words_after_a_prompt(smallest):
+    prompts = {"q": "the film: "}
+    task = bf.TextEmbedder.from_pretrained(smallest, prompts=prompts, default_prompt="q")
+    words = packed_example(task, {"text": "Good film, é"}).words
+    places = [(word.text, word.feature, word.start, word.end) for word in words]
+    assert places == [
+        *(("the", "prompt", 0, 3), ("film", "prompt", 4, 8), (":", "prompt", 8, 9)),
+        *(("Good", "text", 0, 4), ("film", "text", 5, 9), (",", "text", 9, 10)),
+        ("é", "text", 11, 13),
+    ]
+
+
 @pytest.mark.extended
 @pytest.mark.parametrize("strip_accents", [False, True])
 def test_words_of_many_scripts(strip_accents):
