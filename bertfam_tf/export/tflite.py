@@ -142,6 +142,9 @@ def interpreter(content: bytes, num_threads: int = 1) -> Any:
 class IdPacker:
     """Tokenizes and packs texts as a file with ``inputs="ids"`` takes them.
 
+    It adds the tokenizer's special tokens. A ``CausalLM`` reads texts without them: use ``pad`` on
+    the result of ``task.encode``.
+
     Args:
         tokenizer: the task's tokenizer.
         length: the sequence length of the file.

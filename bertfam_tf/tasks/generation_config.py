@@ -30,6 +30,7 @@ _OTHERS = (
     "encoder_no_repeat_ngram_size", "force_words_ids", "guidance_scale",
 )  # fmt: skip
 _DISABLED: tuple[Any, ...] = (None, 0, 1, [])
+_IDS = ("forced_bos_token_id", "forced_eos_token_id")  # of which 0 and 1 are tokens
 
 
 class GenerationConfig(Published):
@@ -50,7 +51,11 @@ class GenerationConfig(Published):
         for name, default in _SEARCH.items():
             if said.get(name, default) not in (None, default):
                 arguments[name] = said[name]
-        others = [name for name in _OTHERS if said.get(name) not in _DISABLED]
+        others = [
+            name
+            for name in _OTHERS
+            if said.get(name) not in ((None,) if name in _IDS else _DISABLED)
+        ]
         for name in ("max_new_tokens", "min_new_tokens"):
             value = arguments.get(name)
             if isinstance(value, int) and value >= task.max_length:

@@ -289,6 +289,7 @@ def test_wrong_prompts(model, prompts):
             {"suppress_tokens": [5, 6], "forced_eos_token_id": 3, "epsilon_cutoff": 0.0},
             r"config\.json\. There is none for suppress_tokens, forced_eos_token_id\.$",
         ),
+        ({"forced_eos_token_id": 0, "typical_p": 1.0}, r"There is none for forced_eos_token_id\.$"),
         (
             {"num_beams": 4, "early_stopping": True, "max_new_tokens": 48},
             r"generate\(prompts, num_beams=4\)\. There is none for max_new_tokens=48 with "
