@@ -113,6 +113,20 @@ def test_answers_after_another_model_trained_lora(smallest):
 
 
 @pytest.mark.extended
+def test_scores_after_another_model_trained_lora(task):
+    """As a task of a ``MultiTask``, which is compiled in its place."""
+    before = task.evaluate(TEXTS, LABELS, verbose=0, return_dict=True)["loss"]
+    tuning.add_lora(task.backbone, 2)
+    for variable in task.backbone.trainable_weights:
+        variable.assign(np.random.default_rng(0).normal(size=variable.shape))
+    after = task.evaluate(TEXTS, LABELS, verbose=0, return_dict=True)["loss"]
+    scores = np.stack([answer["scores"] for answer in task.predict(TEXTS)])
+    expected = -np.log(scores[np.arange(len(LABELS)), LABELS]).mean()
+    assert abs(after - before) > 1e-3
+    assert after == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.extended
 def test_generation_after_lora():
     task = published.task("CausalLM", "gpt2")
     before = task.generate("a good film", max_new_tokens=8)
