@@ -39,6 +39,7 @@ from bertfam_tf.tasks.text_classifier import regress_signature
 from bertfam_tf.tasks.text_learner import arguments, refuse
 from bertfam_tf.text import Tokenizer
 from bertfam_tf.training.learner import mean_loss
+from bertfam_tf.validation import in_range
 
 _QUERY, _DOCUMENT, _DOCUMENTS = "query", "document", "documents"
 
@@ -270,11 +271,14 @@ class Reranker(Task):
             ``index`` is the position in ``documents``. Ties keep the order of ``documents``.
 
         Raises:
-            ValueError: if there are no documents, or one is not a string.
+            ValueError: if there are no documents, or one is not a string; or for a ``top_k`` below
+                1.
         """
         documents = list(documents)
         if not documents:
             raise ValueError(NO_TEXT)
+        if top_k is not None:
+            in_range("top_k", top_k, at_least=1, integer=True)
         scores = self.predict(([query] * len(documents), documents), batch_size=batch_size)
         order = np.argsort(-scores, kind="stable")[:top_k].tolist()
         return [{"index": i, "score": float(scores[i]), "text": documents[i]} for i in order]
