@@ -15,7 +15,6 @@ from bertfam_tf.data.inputs import LANGUAGE, TEXT_PAIR, Fields, batches, texts_o
 from bertfam_tf.data.tables import Columns
 from bertfam_tf.data.targets import Target
 from bertfam_tf.models import Backbone
-from bertfam_tf.models.base import dense_layers
 from bertfam_tf.names import NO_TEXT
 from bertfam_tf.tasks.components import TaskComponents
 from bertfam_tf.tasks.preprocessing import PACKED
@@ -37,6 +36,7 @@ class TaskInference:
     options: Any
     distribute_strategy: Any
     file_labels: Callable[[], type[Target] | None]
+    _count_adapted_layers: Callable[[], int]
     __call__: Callable[..., Any]
     _parts: TaskComponents
 
@@ -295,9 +295,6 @@ class TaskInference:
         if self._adapted_layers != self._count_adapted_layers():
             self.test_function = None
             self.forget_graphs()
-
-    def _count_adapted_layers(self) -> int:
-        return sum(layer.lora_enabled for layer in dense_layers(self))
 
     def _run(
         self,

@@ -45,6 +45,7 @@ class TextLearner(Learner):
     evaluate_options: ClassVar[tuple[str, ...]] = ()
     _compiled_by_user = False
     _told_of_lora = False
+    _adapted_at_compile = 0
     # The validation data of the current ``fit``, which Keras passes to ``evaluate``.
     _validation: Any = None
     # One line with the labels of the last training batches and their counts, which `fit` prints.
@@ -138,6 +139,7 @@ class TextLearner(Learner):
             optimizer = self.default_optimizer() if optimizer is None else optimizer
             super().compile(optimizer, loss, **kwargs)
         self._compiled_by_user, self._told_of_lora = True, False
+        self._adapted_at_compile = self._count_adapted_layers()
 
     def _compile_defaults(self, steps: int | None = None) -> None:
         with self.distribute_strategy.scope():
@@ -145,12 +147,15 @@ class TextLearner(Learner):
         self.compile(optimizer)
         self._compiled_by_user = False
 
+    def _count_adapted_layers(self) -> int:
+        return sum(layer.lora_enabled for layer in dense_layers(self))
+
     def get_compile_config(self) -> dict[str, Any]:
         """Returns the arguments of ``compile``; none if ``fit`` compiled the model, whose next
         ``fit`` makes a new schedule; and with LoRA, which saved models do not have."""
         if not self._compiled_by_user:
             return {}
-        if any(layer.lora_enabled for layer in dense_layers(self)):
+        if self._count_adapted_layers():
             # Once: ``ModelCheckpoint`` saves in each epoch.
             if not self._told_of_lora:
                 self._told_of_lora = True
@@ -238,9 +243,10 @@ class TextLearner(Learner):
 
         Raises:
             ValueError: for no data, data of an unknown structure, missing values, an unknown
-                label, a callback that sets the learning rate of an optimizer with a schedule, both
-                sample weights and class weights, both ``batch_size`` and ``batch_tokens``, or an
-                example of more than ``batch_tokens`` tokens.
+                label, LoRA that was added after an earlier ``fit`` without a new ``compile``, a
+                callback that sets the learning rate of an optimizer with a schedule, both sample
+                weights and class weights, both ``batch_size`` and ``batch_tokens``, or an example
+                of more than ``batch_tokens`` tokens.
             TypeError: for an argument that does not exist.
         """
         if batch_tokens is not None:
@@ -278,6 +284,11 @@ class TextLearner(Learner):
             steps = steps_per_epoch or _cardinality(dataset)
             steps *= epochs - initial_epoch
             self._compile_defaults(steps if steps > 0 and rate_callback is None else None)
+        elif self.train_function and self._adapted_at_compile != self._count_adapted_layers():
+            raise ValueError(
+                "Layers got LoRA's updates after compile, and this fit would train the frozen "
+                "weights: call compile again."
+            )
         if rate_callback is not None:
             _check_settable(self.optimizer, rate_callback)
         if isinstance(class_weight, str):

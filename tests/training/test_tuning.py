@@ -127,6 +127,18 @@ def test_scores_after_another_model_trained_lora(task):
 
 
 @pytest.mark.extended
+def test_lora_after_a_fit_needs_a_new_compile(task):
+    fitted(task)
+    tuning.add_lora(task.backbone, 2)
+    with pytest.raises(ValueError, match="call compile again"):
+        task.fit(TEXTS, LABELS, verbose=0)
+    before, after = fitted(task)
+    moved = {path for path in before if (before[path] != after[path]).any()}
+    assert any("lora" in path for path in moved)
+    assert all("lora" in path or path.startswith("sequence_head") for path in moved)
+
+
+@pytest.mark.extended
 def test_generation_after_lora():
     task = published.task("CausalLM", "gpt2")
     before = task.generate("a good film", max_new_tokens=8)
