@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import keras
 import numpy as np
 
 from bertfam_tf import parsing
@@ -149,8 +150,8 @@ def open_task(
             checkpoint, head or "", class_option, options.get(class_option), path
         )
     if class_option in stored:
-        labels = list(options[class_option])
-        if not _same_outputs(stored[class_option], labels):
+        labels, before = list(options[class_option]), stored[class_option]
+        if not isinstance(before, list) or not _same_outputs(before, labels):
             for name in _OF_SCORES - arguments.keys():
                 options.pop(name, None)
     new_pooler = _needs_new_pooler(checkpoint, head, overrides)
@@ -212,11 +213,16 @@ def _fill_others(task: Task, checkpoint: Checkpoint) -> bool:
         Whether there are any, and it has them.
     """
     excluded = [*task.backbone.weights, *([] if task.head is None else task.head.weights)]
-    if task.class_names not in ([], checkpoint.labels):
-        excluded += task.layers[-1].weights  # of other labels
+    labels, stored, last = task.class_names, checkpoint.labels or [], task.layers[-1]
+    if labels and not _same_outputs(stored, labels):
+        excluded += last.weights
     known = set(map(id, excluded))
     others = [variable for variable in task.weights if id(variable) not in known]
-    return bool(others) and checkpoint.fill_by_path(others)
+    if not others or not checkpoint.fill_by_path(others):
+        return False
+    if task.head is None:
+        _reorder(last, stored, labels)
+    return True
 
 
 def _fill_head(
@@ -228,18 +234,15 @@ def _fill_head(
         verb = "are" if new_pooler else "is"
         warn(UntrainedWarning(which, verb, path, type(task).__name__))
         return
-    other, order = None, None
+    other, stored, labels = None, [], task.class_names
     if task.head.layers and not _reads_same_layers(task, checkpoint):
         other = "reads other layers"
     elif checkpoint.family.heads[head].has_labels:
-        stored, labels = checkpoint.head_labels(head) or [], task.class_names
-        count = task.head.num_labels
+        stored, count = checkpoint.head_labels(head) or [], task.head.num_labels
         if labels and checkpoint.labels and not _same_outputs(stored, labels):
             other = f"is for the labels {', '.join(stored)}"
         elif len(stored) != count:
             other = f"has {len(stored)} outputs, expected {count}"
-        elif labels != stored and sorted(labels) == sorted(stored):
-            order = [stored.index(label) for label in labels]
     if other is None:
         if checkpoint.outputs and task.problem_type not in (None, checkpoint.outputs):
             raise CheckpointError(
@@ -248,9 +251,7 @@ def _fill_head(
             )
         if not task.head.layers or not checkpoint.fill_by_path(task.head.weights):
             checkpoint.fill_head(task.head, head)
-        if order is not None:
-            for variable in task.head.parts[-1].weights:
-                variable.assign(np.take(variable.numpy(), order, axis=-1))
+        _reorder(task.head.parts[-1], stored, labels)
     else:
         warn(f"The {head} head is initialized at random: the head of {path} {other}.")
 
@@ -260,7 +261,18 @@ def _same_outputs(stored: Sequence[str], labels: Sequence[str]) -> bool:
 
     They may have another order. Transformers' default names stand for the labels in order.
     """
-    return sorted(stored) == sorted(labels) or list(stored) == default_labels(len(labels))
+    # Labels that are no strings are an error of the task's constructor.
+    same = sorted(map(str, stored)) == sorted(map(str, labels))
+    return same or list(stored) == default_labels(len(labels))
+
+
+def _reorder(layer: keras.layers.Layer, stored: Sequence[str], labels: Sequence[str]) -> None:
+    """Moves the outputs of a layer from the order of the stored labels to that of the labels."""
+    if labels != stored and set(labels) == set(stored):
+        places = {label: place for place, label in enumerate(stored)}
+        order = [places[label] for label in labels]
+        for variable in layer.weights:
+            variable.assign(np.take(variable.numpy(), order, axis=-1))
 
 
 def _reads_same_layers(task: Task, checkpoint: Checkpoint) -> bool:

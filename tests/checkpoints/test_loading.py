@@ -519,3 +519,14 @@ def test_labels_in_another_order_keep_the_trained_head(tiny, tmp_path, recwarn):
         np.testing.assert_allclose(scores, np.stack(expected)[:, order], rtol=1e-5)
     assert bf.TextClassifier.from_pretrained(path, labels=labels).temperature == 2.0
     assert not [each for each in recwarn.list if "initialized" in str(each.message)]
+
+
+def test_labels_of_a_saved_task_that_are_no_strings(tiny, tmp_path):
+    bf.TextClassifier.from_pretrained(tiny).save(tmp_path / "task")
+    with pytest.raises(ValueError, match=r"two distinct strings, got \['positive', 1\]"):
+        bf.TextClassifier.from_pretrained(tmp_path / "task", labels=["positive", 1])
+    file = tmp_path / "task" / "bertfam.json"
+    stored = json.loads(file.read_text())
+    stored["options"]["labels"] = 3
+    file.write_text(json.dumps(stored))
+    bf.TextClassifier.from_pretrained(tmp_path / "task", labels=["a", "b", "c"])

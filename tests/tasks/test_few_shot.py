@@ -125,6 +125,16 @@ def test_similar_examples_come_closer(fitted, smallest):
 
 
 @pytest.mark.extended
+def test_labels_in_another_order(fitted, tmp_path):
+    clf, _ = fitted
+    clf.save(tmp_path / "task")
+    other = bf.FewShotClassifier.from_pretrained(tmp_path / "task", LABELS[::-1])
+    expected = np.stack([answer["scores"] for answer in clf.predict(NEW)])[:, ::-1]
+    scores = np.stack([answer["scores"] for answer in other.predict(NEW)])
+    np.testing.assert_allclose(scores, expected, atol=1e-6)
+
+
+@pytest.mark.extended
 def test_one_artefact(fitted, tmp_path):
     """Saved, as a SavedModel, and on a phone, it answers as ``predict`` does."""
     clf, _ = fitted
