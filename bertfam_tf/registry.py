@@ -8,7 +8,6 @@ flattened; ``H0`` or ``H1``, that axis is split into (heads, head size).
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -57,8 +56,9 @@ class Family:
         """
         if self.summary != "first_token" or not tokenizer.layout.pad_left:
             return tokenizer
-        copied = copy.copy(tokenizer)
-        copied.layout = replace(tokenizer.layout, pad_left=False)
+        # It shares the tables, which copy.copy would build again.
+        copied = object.__new__(type(tokenizer))
+        vars(copied).update(vars(tokenizer), layout=replace(tokenizer.layout, pad_left=False))
         return copied
 
     @property

@@ -324,7 +324,9 @@ def _write(
             lines = [" ".join(label.splitlines()) + "\n" for label in member.class_names]
             file = f"{_LABELS}_{name}.txt" if name else f"{_LABELS}.txt"
             (assets / file).write_text("".join(lines), "utf-8")
-    resources = task.resources if isinstance(task, TextModel) else task.tokenizer
+    resources = tf.Module()
+    # Tasks of one model have equal tokenizers, which may be several objects.
+    resources.owners = [getattr(x, "resources", x.tokenizer) for x in task.served_tasks().values()]
     write_functions(functions, resources, directory, sorted(assets.iterdir()))
 
 

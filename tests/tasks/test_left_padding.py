@@ -117,6 +117,8 @@ def test_answers_of_any_tokenizer_that_pads_on_the_left(family):
     # Tasks of one model must have the same tokenizer.
     other = bf.TextRegressor(backbone, left, max_length=48)
     assert bf.MultiTask({"one": task, "other": other}).tokenizer is task.tokenizer
+    # Copies have no tables of their own.
+    assert other.tokenizer._texts is left._texts
     left.layout = dataclasses.replace(left.layout, truncate_left=True)
     changed = bf.TextRegressor(backbone, left, max_length=48)
     assert changed.tokenizer.layout.truncate_left

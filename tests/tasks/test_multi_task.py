@@ -1,5 +1,6 @@
 """Tasks that share a backbone: steps, order, storing, exports, what is refused."""
 
+import copy
 import functools
 import json
 import os
@@ -17,6 +18,7 @@ from bertfam_tf.export.runtime import load
 from bertfam_tf.sources import CheckpointError
 from bertfam_tf.tasks.sampling import batches_per_task
 from bertfam_tf.text import CharacterTokenizer
+from tests import published
 from tests.selection import only_in
 
 TEXTS = ["a good film", "bad movie", "it is", "very dull", "plot", "we play"]
@@ -300,6 +302,17 @@ def test_export(model, tmp_path):
     card = json.loads((directory / "assets.extra" / "bertfam.json").read_text())
     assert card["labels"]["film"] == ["neg", "pos"]
     assert (directory / "assets" / "labels_words.txt").read_text() == "O\nB-X\nI-X\n"
+
+
+@pytest.mark.extended
+def test_export_with_equal_tokenizers(tmp_path):
+    """The lookup tables of each of several objects."""
+    task = published.task("TextClassifier", "roberta")
+    other = bf.TextRegressor(task.backbone, copy.copy(task.tokenizer), max_length=task.max_length)
+    directory = bf.MultiTask({"film": task, "score": other}).export(tmp_path / "export")
+    texts = {"text": np.array([each.encode() for each in TEXTS], object)}
+    found = load(directory).run("score", texts)
+    np.testing.assert_allclose(*found.values(), other.predict(TEXTS), atol=1e-6)
 
 
 @pytest.mark.full
