@@ -293,7 +293,6 @@ class TaskInference:
         ``EmbedderTrainer``, are compiled to train it.
         """
         if self._adapted_layers != self._count_adapted_layers():
-            self.test_function = None
             self.forget_graphs()
 
     def _run(

@@ -300,7 +300,6 @@ class Task(Hinted, TaskStorage, TaskInference, TaskTraining):
         if scoring is None or (x is not None and x is self._validation):
             if language is not None:
                 others["language"] = language
-            self._forget_graphs_without_lora()
             return super().evaluate(
                 x,
                 y,

@@ -45,7 +45,7 @@ class TextLearner(Learner):
     evaluate_options: ClassVar[tuple[str, ...]] = ()
     _compiled_by_user = False
     _told_of_lora = False
-    _adapted_at_compile = 0
+    _adapted_at_compile = _adapted_in_test = 0
     # The validation data of the current ``fit``, which Keras passes to ``evaluate``.
     _validation: Any = None
     # One line with the labels of the last training batches and their counts, which `fit` prints.
@@ -149,6 +149,19 @@ class TextLearner(Learner):
 
     def _count_adapted_layers(self) -> int:
         return sum(layer.lora_enabled for layer in dense_layers(self))
+
+    def make_train_function(self, force: bool = False) -> Any:
+        if self.optimizer.built and self._adapted_at_compile != self._count_adapted_layers():
+            raise ValueError(
+                "Layers got LoRA's updates after compile, and its optimizer would train the frozen "
+                "weights: call compile again."
+            )
+        return super().make_train_function(force)
+
+    def make_test_function(self, force: bool = False) -> Any:
+        # ``compile`` is not enough: another model, with the same backbone, may train the updates.
+        traced, self._adapted_in_test = self._adapted_in_test, self._count_adapted_layers()
+        return super().make_test_function(force or traced != self._adapted_in_test)
 
     def get_compile_config(self) -> dict[str, Any]:
         """Returns the arguments of ``compile``; none if ``fit`` compiled the model, whose next
@@ -284,11 +297,6 @@ class TextLearner(Learner):
             steps = steps_per_epoch or _cardinality(dataset)
             steps *= epochs - initial_epoch
             self._compile_defaults(steps if steps > 0 and rate_callback is None else None)
-        elif self.train_function and self._adapted_at_compile != self._count_adapted_layers():
-            raise ValueError(
-                "Layers got LoRA's updates after compile, and this fit would train the frozen "
-                "weights: call compile again."
-            )
         if rate_callback is not None:
             _check_settable(self.optimizer, rate_callback)
         if isinstance(class_weight, str):

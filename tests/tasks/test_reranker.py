@@ -122,13 +122,13 @@ def test_logits_of_a_stored_model_with_a_sigmoid(reranker, tmp_path):
     assert (stored.activation, logits.activation) == ("sigmoid", None)
 
 
-@pytest.mark.extended
 @pytest.mark.parametrize("top_k", [-1, 0, 1.5])
 def test_wrong_numbers_of_documents(reranker, top_k):
     with pytest.raises(ValueError, match="top_k must be"):
         reranker.rank("a", ["b", "c"], top_k)
 
 
+@pytest.mark.extended
 def test_rank(reranker):
     documents = [*DOCUMENTS[0], "a good film", "the plot"] * 12  # more than one part of the model
     scores = reranker.predict(([QUERIES[0]] * len(documents), documents))

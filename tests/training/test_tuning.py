@@ -1,5 +1,7 @@
 """Frozen weights, layer-wise learning rates, LoRA."""
 
+from functools import partial
+
 import keras
 import numpy as np
 import pytest
@@ -116,13 +118,16 @@ def test_answers_after_another_model_trained_lora(smallest):
 def test_scores_after_another_model_trained_lora(task):
     """As a task of a ``MultiTask``, which is compiled in its place."""
     before = task.evaluate(TEXTS, LABELS, verbose=0, return_dict=True)["loss"]
+    assert task.test_on_batch(TEXTS, LABELS)[0] == pytest.approx(before, abs=1e-5)
     tuning.add_lora(task.backbone, 2)
     for variable in task.backbone.trainable_weights:
         variable.assign(np.random.default_rng(0).normal(size=variable.shape))
+    batch = task.test_on_batch(TEXTS, LABELS)[0]
     after = task.evaluate(TEXTS, LABELS, verbose=0, return_dict=True)["loss"]
     scores = np.stack([answer["scores"] for answer in task.predict(TEXTS)])
     expected = -np.log(scores[np.arange(len(LABELS)), LABELS]).mean()
     assert abs(after - before) > 1e-3
+    assert batch == pytest.approx(after, abs=1e-5)
     assert after == pytest.approx(expected, abs=1e-5)
 
 
@@ -130,12 +135,23 @@ def test_scores_after_another_model_trained_lora(task):
 def test_lora_after_a_fit_needs_a_new_compile(task):
     fitted(task)
     tuning.add_lora(task.backbone, 2)
-    with pytest.raises(ValueError, match="call compile again"):
-        task.fit(TEXTS, LABELS, verbose=0)
+    for train in (partial(task.fit, verbose=0), task.train_on_batch):
+        with pytest.raises(ValueError, match="call compile again"):
+            train(TEXTS, LABELS)
     before, after = fitted(task)
     moved = {path for path in before if (before[path] != after[path]).any()}
     assert any("lora" in path for path in moved)
     assert all("lora" in path or path.startswith("sequence_head") for path in moved)
+
+
+@pytest.mark.extended
+def test_lora_after_an_evaluation_needs_a_new_compile(task):
+    """Which builds the optimizer."""
+    task.compile(keras.optimizers.Adam())
+    task.evaluate(TEXTS, LABELS, verbose=0)
+    tuning.add_lora(task.backbone, 2)
+    with pytest.raises(ValueError, match="call compile again"):
+        task.fit(TEXTS, LABELS, verbose=0)
 
 
 @pytest.mark.extended
