@@ -45,7 +45,7 @@ class TextLearner(Learner):
     evaluate_options: ClassVar[tuple[str, ...]] = ()
     _compiled_by_user = False
     _told_of_lora = False
-    _adapted_at_compile = _adapted_in_test = 0
+    _adapted_in_test = 0
     # The validation data of the current ``fit``, which Keras passes to ``evaluate``.
     _validation: Any = None
     # One line with the labels of the last training batches and their counts, which `fit` prints.
@@ -139,7 +139,6 @@ class TextLearner(Learner):
             optimizer = self.default_optimizer() if optimizer is None else optimizer
             super().compile(optimizer, loss, **kwargs)
         self._compiled_by_user, self._told_of_lora = True, False
-        self._adapted_at_compile = self._count_adapted_layers()
 
     def _compile_defaults(self, steps: int | None = None) -> None:
         with self.distribute_strategy.scope():
@@ -151,10 +150,11 @@ class TextLearner(Learner):
         return sum(layer.lora_enabled for layer in dense_layers(self))
 
     def make_train_function(self, force: bool = False) -> Any:
-        if self.optimizer.built and self._adapted_at_compile != self._count_adapted_layers():
+        updates = {id(v) for v in self._optimized_variables if "lora_kernel" in v.path}
+        if self.optimizer.built and updates - set(map(id, self.optimizer._trainable_variables)):
             raise ValueError(
-                "Layers got LoRA's updates after compile, and its optimizer would train the frozen "
-                "weights: call compile again."
+                "Layers got LoRA's updates after the optimizer was built, which would train the "
+                "frozen weights: call compile again."
             )
         return super().make_train_function(force)
 

@@ -155,6 +155,20 @@ def test_lora_after_an_evaluation_needs_a_new_compile(task):
 
 
 @pytest.mark.extended
+def test_lora_before_the_optimizer_is_built(task):
+    """Its updates are trained, in each of several calls."""
+    task.compile(keras.optimizers.SGD(0.5))
+    tuning.add_lora(task.backbone, 2)
+    before = values(task)
+    for _ in range(2):
+        task.evaluate(TEXTS, LABELS, verbose=0)
+        task.fit(TEXTS, LABELS, verbose=0)
+        task.train_on_batch(TEXTS, LABELS)
+    after = values(task)
+    assert any("lora" in path and (before[path] != after[path]).any() for path in before)
+
+
+@pytest.mark.extended
 def test_generation_after_lora():
     task = published.task("CausalLM", "gpt2")
     before = task.generate("a good film", max_new_tokens=8)
