@@ -7,6 +7,8 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
+from bertfam_tf.layers.memory import updated_memory
+
 
 class Step(Protocol):
     """A function that computes the next token's logits from tokens and a state."""
@@ -108,7 +110,8 @@ class PermutationDecoder(Decoder):
     """A permutation language model (XLNet, arXiv 1906.08237).
 
     It has the inputs ``perm_mask``, ``target_mapping`` and ``memory``, and the outputs
-    ``query_output`` and ``memory``.
+    ``query_output`` and ``hidden_states``. The config's ``reuse_len`` does not count: it is the
+    part of a segment of pretraining that the next one reads, and would drop the end of a prompt.
 
     The model predicts one position after the last token, which no query attends to. The memory must
     only contain hidden states that were computed when the next token was known; each call therefore
@@ -130,8 +133,14 @@ class PermutationDecoder(Decoder):
             "target_mapping": last,
         }
         inputs |= {} if memory is None else {"memory": memory}
-        outputs = self.backbone(inputs, training=False, outputs=("query_output", "memory"))
-        known = tf.nest.map_structure(lambda x: x[:, :-2], outputs["memory"])
+        outputs = self.backbone(inputs, training=False, outputs=("query_output", "hidden_states"))
+        inputs_of_layers = outputs["hidden_states"][:-1]
+        old = [x[:, :0] for x in inputs_of_layers] if memory is None else memory
+        mem_len = self.backbone.config.mem_len
+        known = tuple(
+            updated_memory(before, x, mem_len)[:, :-2]
+            for before, x in zip(old, inputs_of_layers, strict=True)
+        )
         logits = tf.cast(self.head(outputs["query_output"][:, 0]), tf.float32)
         return logits, (tokens[:, -1:], known)
 

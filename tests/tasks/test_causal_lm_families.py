@@ -47,6 +47,14 @@ def test_rows_together_and_alone(models, family):
         assert any(together)
 
 
+@pytest.mark.extended
+def test_generation_ignores_the_part_of_a_segment_that_pretraining_reuses(models):
+    model = _model("xlnet", reuse_len=4)
+    together = model.generate(TEXTS, max_new_tokens=8, stop_tokens=[])
+    assert together == [model.generate(t, max_new_tokens=8, stop_tokens=[]) for t in TEXTS]
+    assert together == models["xlnet"].generate(TEXTS, max_new_tokens=8, stop_tokens=[])
+
+
 @pytest.mark.full
 @each
 def test_a_token_s_probability_is_of_those_before_it(models, family):
