@@ -24,6 +24,7 @@ HOME = {
     "MergeRows": "layers.rows",
     "SplitRows": "layers.rows",
     "TokenPooling": "layers.pooling",
+    "UnitNormalization": "layers.pooling",
     **dict.fromkeys(("AdamW", "Lamb", "Muon"), "training.optimizers"),
     **dict.fromkeys(
         ("OffsetSchedule", "PiecewiseSchedule", "WarmupLinearDecay"), "training.schedules"

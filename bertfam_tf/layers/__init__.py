@@ -36,7 +36,12 @@ from bertfam_tf.layers.masks import (
 )
 from bertfam_tf.layers.memory import prepend_memory, updated_memory
 from bertfam_tf.layers.mixing import LayerCombination, ScalarMix
-from bertfam_tf.layers.pooling import FirstTokenPooler, LastTokenPooling, TokenPooling
+from bertfam_tf.layers.pooling import (
+    FirstTokenPooler,
+    LastTokenPooling,
+    TokenPooling,
+    UnitNormalization,
+)
 from bertfam_tf.layers.positions import (
     DisentangledScores,
     DistanceEmbedding,
@@ -113,6 +118,7 @@ __all__ = [
     "TokenPooling",
     "TransformerBlock",
     "Trigrams",
+    "UnitNormalization",
     "activation",
     "add_bias",
     "attention_mask_from_padding",

@@ -104,6 +104,23 @@ class TokenPooling(keras.layers.Layer):
         return ops.sum(x * ops.cast(ops.expand_dims(weights, -1), x.dtype), axis=1)
 
 
+@keras.saving.register_keras_serializable(package="bertfam_tf")
+class UnitNormalization(keras.layers.UnitNormalization):
+    """Keras' layer over the last axis, with zeros for zeros in TFLite too.
+
+    Call:
+        x: (…, width).
+
+    Returns:
+        (…, width), vectors of length 1; zeros for zeros.
+    """
+
+    def call(self, x):
+        # Keras limits the inverse of the norm instead: infinite for zeros, and NaN in TFLite.
+        squares = ops.sum(ops.square(x), axis=-1, keepdims=True)
+        return x * ops.rsqrt(ops.maximum(squares, 1e-24))
+
+
 class LastTokenPooling(keras.layers.Layer):
     """The output at the last real token of each example.
 

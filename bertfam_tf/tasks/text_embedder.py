@@ -269,7 +269,7 @@ class TextEmbedder(Task):
             )
             for i, projection in enumerate(options.projections)
         ]
-        normalization = keras.layers.UnitNormalization(dtype="float32", name="normalization")
+        normalization = layers.UnitNormalization(dtype="float32", name="normalization")
 
         def read(outputs: Any, inputs: Any) -> Any:
             x = outputs[reads]

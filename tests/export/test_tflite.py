@@ -134,6 +134,16 @@ def test_ids_are_answered_as_by_the_keras_model(family, kind, task_of, tmp_path)
             np.testing.assert_allclose(other, small, atol=1e-5 * max(1, np.abs(small).max()))
 
 
+@pytest.mark.extended
+def test_a_text_without_tokens_is_embedded_as_zeros(task_of, tmp_path):
+    task = task_of("embedder", "bert")
+    file = task.export_tflite(tmp_path / "m.tflite", inputs="ids", length=LENGTH)
+    run = Interpreter(model_content=file.read_bytes()).get_signature_runner()
+    empty = {name: np.zeros_like(ids) for name, ids in next(_rows(task)).items()}
+    assert not _expected(task, empty)["embedding"].any()
+    np.testing.assert_array_equal(run(**empty)["embedding"], _expected(task, empty)["embedding"])
+
+
 @only_in("extended", "int8")
 @pytest.mark.parametrize("quantize", in_full([None, "int8"], ["int8"]))
 def test_an_encoder_is_one_partition(quantize, task_of, tmp_path):
