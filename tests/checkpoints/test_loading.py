@@ -506,6 +506,7 @@ def test_a_new_head_is_a_visible_warning(tiny):
         bf.TextClassifier.from_pretrained(tiny, labels=["no", "yes"])
 
 
+@pytest.mark.extended
 def test_labels_in_another_order_keep_the_trained_head(tiny, tmp_path, recwarn):
     task = bf.TextClassifier.from_pretrained(tiny, temperature=2.0)
     task.save(tmp_path / "task")

@@ -47,6 +47,7 @@ def _check_head(clf, answers):
     np.testing.assert_allclose([a["scores"] for a in answers], chances, atol=1e-5)
 
 
+@pytest.mark.extended
 def test_a_frozen_embedder(smallest):
     """Without epochs of pairs, ``fit`` is the logistic regression alone."""
     clf = _new(smallest)
