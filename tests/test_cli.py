@@ -616,6 +616,7 @@ def test_what_needs_no_tensorflow_does_not_wait_for_it(command, status):
     assert result.stdout.splitlines()[-1] == f"{status} False False"
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="oneDNN is for x86")
 @pytest.mark.parametrize(("given", "command", "found"), [
     ("", "train", "1"), ("0", "train", "0"), ("", "evaluate", "1"), ("", "tokenize", ""),

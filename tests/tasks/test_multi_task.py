@@ -407,6 +407,7 @@ def test_families(family, smallest):
     assert all(np.isfinite(weight.numpy()).all() for weight in model.weights)
 
 
+@pytest.mark.extended
 def test_metrics_equal_the_metrics_of_the_task_alone(smallest):
     backbone, tokenizer = bf.load_backbone(smallest), bf.load_tokenizer(smallest)
     labels = bf.MultiLabelClassifier(backbone, tokenizer, ["a", "b", "c"], pair=False)

@@ -72,6 +72,7 @@ def test_projections_are_loaded_from_a_saved_embedder(smallest, tmp_path, recwar
     assert not [x for x in recwarn if "projections" in str(x.message)]
 
 
+@pytest.mark.extended
 @pytest.mark.filterwarnings("ignore:The sequence head is initialized at random")
 def test_options_of_other_tasks_are_left_alone(reader, smallest, tmp_path):
     """Tasks have options of the same name that mean something else."""
