@@ -289,7 +289,8 @@ class ClassTargets(Targets):
         elif values.dtype.kind in "iu":
             wrong = values[(values < 0) | (values >= len(self.labels))].tolist()
         else:
-            wrong = [v for v in map(decoded, values) if v not in set(self.labels)]
+            known = set(self.labels)
+            wrong = [v for v in map(decoded, values) if v not in known]
         if wrong:
             raise ValueError(not_listed(str(wrong[0]), self._known(values.dtype.kind), "label"))
         for index in np.unique(values).tolist() if values.dtype.kind in "iu" else ():
